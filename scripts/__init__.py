@@ -1,0 +1,1 @@
+"""The pipeline behind noxfile.py: one module per station, data flowing one way."""

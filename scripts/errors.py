@@ -1,0 +1,37 @@
+"""The kinds of failure, each with what went wrong and what to do about it."""
+
+from __future__ import annotations
+
+
+class MatrixError(Exception):
+    """Base of every failure that is told to a user in words, never as a traceback."""
+
+
+class ConfigError(MatrixError):
+    """A batch (matrix.toml) or a command line that can't be used; ``problems`` are whole lines, one each."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Blocked(MatrixError):
+    """A pair that could not be tried.
+
+    ``code`` is one word for scripts (it never changes once released), ``cause`` says what was expected and found,
+    ``remedy`` says what to do.
+    """
+
+    def __init__(self, code: str, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause} ({code}). {remedy}")
+        self.code = code
+        self.cause = cause
+        self.remedy = remedy
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGTERM or Ctrl-C: what was learnt so far is kept, then the session ends."""
+
+    def __init__(self, signal_name: str) -> None:
+        super().__init__(signal_name)
+        self.signal_name = signal_name

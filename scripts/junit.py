@@ -1,0 +1,139 @@
+"""JUnit XML: a view of results for CI servers, and a safe reader of other machines' reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from junitparser import Error, Failure, JUnitXml, Properties, Property, Skipped, TestCase, TestSuite
+
+from .results import Case, Outcome, PairResult, Run, State, Verdict
+
+# What XML 1.0 can't hold, not even escaped ("Char" in its section 2.2).
+UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+BAD_STATES = {State.HOLLOW, State.COLLECTION_ERROR, State.CRASHED, State.TIMEOUT, State.NOT_RUN}
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with every character that XML can't hold written out, as ``\x00``."""
+    return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def of_run(result: PairResult, run: Run) -> JUnitXml:
+    """Return the JUnit of one run."""
+    return _document(result.pair, [_suite(result, run)])
+
+
+def of_results(name: str, results: Sequence[PairResult]) -> JUnitXml:
+    """Return the JUnit of all pairs: one suite per pair and test file, in order."""
+    suites: list[TestSuite] = []
+    for result in results:
+        suites += [_suite(result, run) for run in result.runs]
+        if not result.runs or result.verdict in (Verdict.BLOCKED, Verdict.NOT_RUN):
+            suites.append(_pair_suite(result))
+    return _document(name, suites)
+
+
+def encode(xml: JUnitXml) -> bytes:
+    """Return the document as bytes."""
+    data: bytes = xml.tostring()
+    return b"<?xml version='1.0' encoding='UTF-8'?>\n" + data.partition(b"?>\n")[2] if data.startswith(b"<?xml") else data
+
+
+# Helpers
+
+
+def _document(name: str, suites: Iterable[TestSuite]) -> JUnitXml:
+    xml = JUnitXml(printable(name))
+    for suite in suites:
+        xml.add_testsuite(suite)
+    xml.update_statistics()
+    return xml
+
+
+def _suite(result: PairResult, run: Run) -> TestSuite:
+    suite = TestSuite(printable(f"{result.pair}/{run.file}"))
+    suite.add_property("pair", result.pair)
+    _add_properties(suite, result)
+    suite.add_property("state", run.state.value)
+    if run.blob:
+        suite.add_property("blob", run.blob)
+    if run.patch:
+        suite.add_property("patch", run.patch.patch)
+    for case in result.cases:
+        if case.file == run.file:
+            suite.add_testcase(_case(result.pair, case))
+    if run.state in BAD_STATES or run.broken_fixtures:
+        # No CI server may show a run green that proves nothing: its state is a case of its own.
+        words = "; ".join([part for part in (run.reason, *run.broken_fixtures) if part]) or run.state.value
+        suite.add_testcase(_state_case(result.pair, run.file, run.state.value, words))
+    _settle(suite)
+    return suite
+
+
+def _pair_suite(result: PairResult) -> TestSuite:
+    suite = TestSuite(printable(result.pair))
+    suite.add_property("pair", result.pair)
+    _add_properties(suite, result)
+    words = result.reason
+    if result.blocked:
+        words = f"{result.blocked.code}: {result.blocked.cause} {result.blocked.remedy}"
+    suite.add_testcase(_state_case(result.pair, "pair", result.verdict.value, words))
+    _settle(suite)
+    return suite
+
+
+def _add_properties(suite: TestSuite, result: PairResult) -> None:
+    upstream = result.upstream
+    for name, value in (
+        ("torch", result.torch),
+        ("torch-npu", result.torch_npu),
+        ("python", result.python),
+        ("machine", result.machine),
+        ("mode", result.mode.value if result.mode else None),
+        ("upstream", upstream.source if upstream else None),
+        ("commit", upstream.commit if upstream else None),
+        ("verdict", result.verdict.value),
+    ):
+        if value is not None:
+            suite.add_property(name, printable(value))
+
+
+def _class_name(pair: str, file: str, cls: str) -> str:
+    """Return the class name under which a CI server files a case: pair, file and class, each still to be told apart."""
+    return printable(f"{pair.replace('.', '_')}.{file.removesuffix('.py').replace('/', '.')}.{cls}")
+
+
+def _case(pair: str, case: Case) -> TestCase:
+    found = TestCase(printable(case.name), _class_name(pair, case.file, case.cls), case.seconds or 0.0)
+    message = printable(case.message)
+    last = next((line.strip() for line in reversed(message.splitlines()) if line.strip()), case.outcome.value)
+    match case.outcome:
+        case Outcome.PASSED | Outcome.XFAILED:
+            pass
+        case Outcome.FLAKY:
+            found.system_out = message
+        case Outcome.SKIPPED:
+            found.result = [Skipped(last)]
+        case Outcome.FAILED | Outcome.XPASSED:
+            found.result = [Failure(last, case.outcome.value)]
+            found.result[0].text = message
+        case _:
+            found.result = [Error(last, case.outcome.value)]
+            found.result[0].text = message
+    return found
+
+
+def _state_case(pair: str, file: str, state: str, words: str) -> TestCase:
+    found = TestCase(state, _class_name(pair, file, "run"), 0.0)
+    found.result = [Error(printable(words), state)]
+    found.result[0].text = printable(words)
+    return found
+
+
+def _settle(suite: TestSuite) -> None:
+    suite.update_statistics()
+    properties = suite._elem.find("properties")  # noqa: SLF001 (junitparser appends; the schema wants them first)
+    if properties is not None:
+        suite._elem.remove(properties)  # noqa: SLF001
+        suite._elem.insert(0, properties)  # noqa: SLF001

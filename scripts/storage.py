@@ -1,0 +1,90 @@
+"""Files that are whole or not there at all, locks that die with their holder, and where caches lie."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import Blocked
+
+PROJECT = "torch-npu-matrix"
+
+
+def cache_root() -> Path:
+    """Return the cache that all checkouts of this user share (XDG base directory specification)."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.cache")
+    return Path(base) / PROJECT
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write ``data`` so that a reader, or a SIGKILL, sees the old file or the new one and nothing between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".new", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp's 0600 would hide reports from the colleagues they are for.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def lock(path: Path, *, wait: float = -1) -> Iterator[None]:
+    """Hold the lock at ``path``; ``wait`` is in seconds, negative for as long as it takes.
+
+    Raises Blocked(``busy``) when somebody else keeps it longer than ``wait``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(path, timeout=wait, poll_interval=0.02)
+    try:
+        held.acquire()
+    except Timeout:
+        raise Blocked("busy", f"another run holds {path.name}", "Wait for it to end, then run this again.") from None
+    try:
+        yield
+    finally:
+        held.release()
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder that becomes ``target`` when the block succeeds and vanishes when it doesn't.
+
+    The caller holds a lock for ``target``.
+    """
+    with scratch_folder(target.parent, f".{target.name}.new-") as building:
+        yield building
+        remove(target)
+        building.rename(target)
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new folder below ``parent`` that is gone afterwards.
+
+    The caller holds a lock for ``prefix``, so whatever has that prefix before was left by a run that was killed.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    for left_behind in parent.glob(f"{prefix}*"):
+        remove(left_behind)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder and all below it, where there is one."""
+    shutil.rmtree(path, ignore_errors=True)

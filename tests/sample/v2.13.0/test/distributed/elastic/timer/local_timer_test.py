@@ -1,0 +1,1 @@
+../../../../../v2.6.0/test/distributed/elastic/timer/local_timer_test.py

@@ -68,7 +68,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of everything that is written into result.json."""
 
 
-class Case(Record):
+class Case(Record, kw_only=True):
     """One test. ``(file, cls, name)`` is its key; ``seconds`` is None if it never ended."""
 
     file: str
@@ -84,7 +84,7 @@ class Case(Record):
         return (self.file, self.cls, self.name)
 
 
-class Guards(Record):
+class Guards(Record, kw_only=True):
     """How many cases a test file has, by machine: as upstream has it, and with the patch (None where there is none).
 
     ``names`` says what makes the machines differ, with the line: ``IS_ARM64, line 29``.
@@ -95,7 +95,7 @@ class Guards(Record):
     patched: int | None
 
 
-class GuardReport(Record):
+class GuardReport(Record, kw_only=True):
     """What guards do to a test file, found by collecting it as on each machine."""
 
     counts: list[Guards]
@@ -103,7 +103,7 @@ class GuardReport(Record):
     errors: list[str] = []
 
 
-class Run(Record):
+class Run(Record, kw_only=True):
     """One execution of one test file.
 
     ``tests`` is the number of cases, ``expected`` the number that matrix.toml asks for. ``ran`` and ``unittest_seconds`` are
@@ -131,7 +131,7 @@ class Run(Record):
     attempts: int = 1
 
 
-class Block(Record):
+class Block(Record, kw_only=True):
     """Why a pair could not be tried; ``code`` is for scripts."""
 
     code: str
@@ -139,7 +139,7 @@ class Block(Record):
     remedy: str
 
 
-class UpstreamFacts(Record):
+class UpstreamFacts(Record, kw_only=True):
     """Where the tree came from. ``pinned`` is matrix.toml's commit, ``built_from`` the wheel's own word."""
 
     source: str
@@ -150,7 +150,7 @@ class UpstreamFacts(Record):
     tried: list[str] = []
 
 
-class EnvironmentFacts(Record):
+class EnvironmentFacts(Record, kw_only=True):
     """What the runs depended on."""
 
     os: str
@@ -169,7 +169,7 @@ class EnvironmentFacts(Record):
     venv_reused: bool
 
 
-class PairResult(Record):
+class PairResult(Record, kw_only=True):
     """All that is known of one pair: what result.json holds, and one column of report.json."""
 
     pair: str
@@ -201,7 +201,7 @@ class PairResult(Record):
         return self.upstream is not None and self.upstream.source == "sample"
 
 
-class ApiEvidence(Record):
+class ApiEvidence(Record, kw_only=True):
     """An API of the batch, and by pair what was seen of it."""
 
     name: str
@@ -210,7 +210,7 @@ class ApiEvidence(Record):
     evidence: dict[str, list[str]]
 
 
-class Report(Record):
+class Report(Record, kw_only=True):
     """report.json: all pairs of a batch."""
 
     title: str
@@ -309,9 +309,17 @@ def load_all(reports: Path, batch: Batch) -> list[PairResult]:
         path = folder_of(reports, batch) / pair.name / "result.json"
         try:
             result = load(path)
-            if (result.pair, result.torch, result.torch_npu) != (pair.name, pair.torch, pair.torch_npu):
+            if (result.pair, _public(result.torch), result.torch_npu) != (pair.name, pair.torch, pair.torch_npu):
                 result = not_run(pair, f"the last result is of torch {result.torch} and torch-npu {result.torch_npu}")
         except Blocked as blocked:
             result = not_run(pair, blocked.cause) if path.exists() else not_run(pair)
         found.append(result)
     return found
+
+
+# Helpers
+
+
+def _public(version: str) -> str:
+    """Return a version without its build: 2.10.0 for 2.10.0+cpu."""
+    return version.partition("+")[0]

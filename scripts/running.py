@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,18 +47,19 @@ def run_files(
     collected: Collected,
     *,
     folder: Path,
-    reruns: int = 0,
-    finished: Callable[[Run], None] = lambda run: None,
-    progress: Callable[[Progress], None] = lambda progress: None,
-) -> list[Finished]:
-    """Run all test files and return each one's run and cases, in matrix.toml's order.
+    reruns: int,
+    finished: Callable[[Run, list[Case]], None],
+    progress: Callable[[Progress], None],
+) -> None:
+    """Run all test files and hand each one's run and cases to ``finished``.
 
-    Logs are written below ``folder``. Files run side by side as far as the machine's cores allow. ``finished`` and
-    ``progress`` are called from other threads. When the session is interrupted, what was learnt by then is returned.
+    Logs are written below ``folder``. Files run side by side as far as the machine's cores allow, so ``finished`` and
+    ``progress`` are called from other threads. An interruption ends all of them at once; what was learnt by then is
+    handed over like the rest, before the exception goes on.
     """
     stopped = threading.Event()
 
-    def one(file: TestFile) -> Finished:
+    def one(file: TestFile) -> None:
         runner = _FileRunner(batch, pair, preflight, environment, worktree, file, folder, progress)
         cores = preflight.machine.cores
         weight = slots.weight_of(timing_sensitive=file.timing_sensitive, cores=cores)
@@ -71,21 +72,29 @@ def run_files(
             with slots.take(cores, cores, stopped=stopped.is_set) as had:
                 if had:
                     result = outcomes.after_rerun(result, runner.attempt(result[0].attempts + 1))
-        run = msgspec.structs.replace(result[0], guards=collected.guards.get(file.path))
-        finished(run)
-        return run, result[1]
+        finished(msgspec.structs.replace(result[0], guards=collected.guards.get(file.path)), result[1])
 
-    # Files that need quiet come last: they would hold up the others, and the others would disturb them.
-    order = sorted(batch.matrix.test_file, key=lambda file: file.timing_sensitive)
-    with ThreadPoolExecutor(max_workers=len(order)) as executor:
-        futures = {file.path: executor.submit(one, file) for file in order}
+    files = batch.matrix.test_file
+    sensitive = [file for file in files if file.timing_sensitive]
+    others = [file for file in files if not file.timing_sensitive]
+    cores = preflight.machine.cores
+    if slots.fit_together(len(others), len(sensitive), cores):
+        others, sensitive = [*sensitive, *others], []
+    # Where cores are few, files that need quiet come last: they would hold up the others.
+    for group in (others, sensitive):
+        _side_by_side(one, group, stopped)
+
+
+def _side_by_side(one: Callable[[TestFile], None], files: Sequence[TestFile], stopped: threading.Event) -> None:
+    with ThreadPoolExecutor(max_workers=max(1, len(files))) as executor:
+        futures = [executor.submit(one, file) for file in files]
         try:
-            for future in futures.values():
+            for future in futures:
                 future.result()
-        except KeyboardInterrupt:
+        except BaseException:
             stopped.set()
             process.stop_all()
-        return [futures[file.path].result() for file in batch.matrix.test_file]
+            raise
 
 
 def read_events(data: bytes) -> Iterator[dict[str, Any]]:

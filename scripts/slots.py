@@ -53,6 +53,11 @@ def weight_of(*, timing_sensitive: bool, cores: int) -> int:
     return min(cores, QUIET_CORES) if timing_sensitive else 1
 
 
+def fit_together(plain: int, timing_sensitive: int, cores: int) -> bool:
+    """Return whether so many runs of both kinds have room on the machine at the same time."""
+    return plain + timing_sensitive * QUIET_CORES <= cores
+
+
 # Helpers
 
 

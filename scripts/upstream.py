@@ -51,10 +51,10 @@ class _Manifest(msgspec.Struct, kw_only=True):
     files: dict[str, str]
 
 
-def fetch(batch: Batch, pair: Pair, *, sources: Sequence[str] = (), base: Path | None = None, scope: RunScope) -> Tree:
+def fetch(batch: Batch, pair: Pair, sources: Sequence[str], base: Path, scope: RunScope) -> Tree:
     """Return the pair's tree from the first source that has it.
 
-    ``sources`` overrides matrix.toml's, relative to ``base``. Raises Blocked when none of them has the tree, with the
+    ``sources``, relative to ``base``, overrides matrix.toml's unless it is empty. Raises Blocked when none of them has the tree, with the
     reason of each.
     """
     values = {"torch": pair.torch, "torch_npu": pair.torch_npu}
@@ -63,7 +63,7 @@ def fetch(batch: Batch, pair: Pair, *, sources: Sequence[str] = (), base: Path |
     failures: list[Blocked] = []
     for template in sources or batch.matrix.upstream.repository:
         try:
-            tree = _fetch_one(template, values, tag, files, pair, (base if sources else None) or batch.root, scope)
+            tree = _fetch_one(template, values, tag, files, pair, base if sources else batch.root, scope)
         except Blocked as failure:
             failures.append(failure)
             continue

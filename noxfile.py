@@ -1,0 +1,105 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "nox>=2026.4",
+#     "uv>=0.9",
+#     "msgspec>=0.19",
+#     "packaging>=24",
+#     "junitparser>=4",
+#     "jinja2>=3.1",
+#     "filelock>=3.16",
+# ]
+# [tool.nox]
+# script-venv-backend = "virtualenv"  # pip reads pip.conf, where a mirror is named; uv does not
+# ///
+"""Verifies torch / torch-npu pairs with upstream's own test files, and writes one report for all of them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+import nox
+import uv
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT))
+
+from scripts import collecting, environment, interrupts, matrix, patching, pipeline, preflight, running, upstream  # noqa: E402
+from scripts import report as reporting  # noqa: E402
+from scripts.errors import ConfigError  # noqa: E402
+
+REPORTS = Path(os.environ.get("REPORTS") or ROOT / "reports")
+
+nox.needs_version = ">=2026.4"
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = ["report"]
+interrupts.install()
+try:
+    # nox has changed into this folder; a relative MATRIX is meant from where the caller is.
+    BATCH = matrix.load(Path(os.environ.get("PWD", ROOT), os.environ.get("MATRIX") or ROOT / "matrix.toml"))
+except ConfigError as error:
+    print(error, file=sys.stderr)
+    raise SystemExit(2) from None
+
+
+def verify(session: nox.Session, pair: matrix.Pair) -> None:
+    """Run every station for one pair: each one's value goes to the next, and into the result."""
+    options = pipeline.parse(session.posargs)
+    venv = Path(session.bin).parent
+    with pipeline.Work(BATCH, pair, reports=REPORTS, venv=venv, options=options) as work:
+        ready = work.stage("preflight", preflight.check, BATCH, pair, uv=uv.find_uv_bin(), venv=venv, scope=work.scope)
+        built = work.stage("environment", environment.build, BATCH, pair, ready, venv, work.scope)
+        tree = work.stage("tree", upstream.fetch, BATCH, pair, options.upstream, Path(session.invoked_from), work.scope)
+        worktree = work.stage("worktree", patching.prepare, BATCH, pair, tree)
+        collected = work.stage("collected", collecting.collect, BATCH, ready, built, tree, worktree)
+        running.run_files(
+            *(BATCH, pair, ready, built, worktree, collected),
+            folder=work.folder,
+            reruns=options.reruns,
+            finished=work.ran,
+            progress=work.progress,
+        )
+    if not work.tell().is_good:
+        session.error(f"pair {pair.name}: {work.told}")
+
+
+for PAIR in BATCH.pairs:
+    nox.session(name=f"verify-{PAIR.name}", tags=["verify"], reuse_venv=True, allow_parallel=True)(
+        pipeline.named(functools.partial(verify, pair=PAIR), f"Verify torch {PAIR.torch} with torch-npu {PAIR.torch_npu}.")
+    )
+
+
+@nox.session(venv_backend="none")
+def report(session: nox.Session) -> None:
+    """Merge the latest results of all pairs into one report."""
+    reporting.refresh(REPORTS, BATCH)
+    session.log(str(reporting.path_of(REPORTS, BATCH)))
+
+
+@nox.session(reuse_venv=True)
+def tests(session: nox.Session) -> None:
+    """Run this project's own tests; arguments go to pytest."""
+    install_tools(session)
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def lint(session: nox.Session) -> None:
+    """Check format, style and types."""
+    install_tools(session)
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy", "noxfile.py", "scripts", "tests")
+
+
+# Helpers
+
+
+def install_tools(session: nox.Session) -> None:
+    """Install what the project's own checks need, from the index that pip or uv is set up with."""
+    own = nox.project.load_toml("noxfile.py")["dependencies"]
+    tools = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "dev")
+    session.install(*own, *tools, env=preflight.uv_environment(os.environ)[0], silent=True)

@@ -68,7 +68,9 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
 
 for PAIR in BATCH.pairs:
     nox.session(name=f"verify-{PAIR.name}", tags=["verify"], reuse_venv=True, allow_parallel=True)(
-        pipeline.named(functools.partial(verify, pair=PAIR), f"Verify torch {PAIR.torch} with torch-npu {PAIR.torch_npu}.")
+        pipeline.named(
+            functools.partial(verify, pair=PAIR), f"Verify torch {PAIR.torch} with torch-npu {PAIR.torch_npu}."
+        )
     )
 
 

@@ -165,14 +165,14 @@ def _import_failed(torch: Mapping[str, Any], *, npu: bool) -> Blocked:
         return Blocked(
             name,
             f"import {subject} failed: {summary}",
-            "Torch, torch-npu and CANN don't fit each other: check the pair against Ascend/pytorch's compatibility table.",
+            "Torch, torch-npu and CANN don't fit each other: see the compatibility table of Ascend/pytorch.",
         )
-    return Blocked(name, f"import {subject} failed: {summary}", "Try it by hand with the venv's python -c 'import torch'.")
+    return Blocked(
+        name, f"import {subject} failed: {summary}", "Try it by hand with the venv's python -c 'import torch'."
+    )
 
 
-def _guards(
-    file: str, items: Mapping[tuple[str, str, bool], _Item], worktree: Worktree, source: bytes
-) -> GuardReport:
+def _guards(file: str, items: Mapping[tuple[str, str, bool], _Item], worktree: Worktree, source: bytes) -> GuardReport:
     counts = [
         Guards(
             machine=machine,
@@ -186,7 +186,9 @@ def _guards(
     if (first.cases, first.marked) != (second.cases, second.marked):
         flags = {name for name in {*first.flags, *second.flags} if first.flags.get(name) != second.flags.get(name)}
         names = _guard_names(source, flags)
-    errors = sorted({item.error.strip().splitlines()[-1] for key, item in items.items() if key[0] == file and item.error.strip()})
+    errors = sorted(
+        {item.error.strip().splitlines()[-1] for key, item in items.items() if key[0] == file and item.error.strip()}
+    )
     return GuardReport(counts=counts, names=names, errors=errors)
 
 
@@ -206,7 +208,11 @@ def _guard_names(source: bytes, flags: set[str]) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in flags:
             lines[node.id] = min(node.lineno, lines.get(node.id, node.lineno))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("platform.machine", "os.uname", "platform.uname"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "platform.machine",
+            "os.uname",
+            "platform.uname",
+        ):
             name = f"{ast.unparse(node.func)}()"
             lines[name] = min(node.lineno, lines.get(name, node.lineno))
     roots = {name: line for name, line in lines.items() if name in imported or name.endswith("()")} or lines

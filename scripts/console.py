@@ -59,13 +59,19 @@ class Console:
 
     def run(self, run: Run) -> None:
         """Tell what a run came to."""
-        mark = "ok" if run.state is State.COMPLETE and not set(run.outcomes) - {"passed", "skipped", "xfailed", "flaky"} else "FAILED"
+        mark = (
+            "ok"
+            if run.state is State.COMPLETE and not set(run.outcomes) - {"passed", "skipped", "xfailed", "flaky"}
+            else "FAILED"
+        )
         mark = "HOLLOW" if run.state is State.HOLLOW else mark
         told = ", ".join(f"{number} {name}" for name, number in run.outcomes.items())
         of = "" if run.expected is None else f"/{run.expected}"
         seconds = "" if run.seconds is None else f" in {run.seconds:.1f} s"
         reason = f" - {run.reason}" if run.reason else ""
-        self.line(f"{'run':<12} {self._paint(mark)} {run.file}: {run.tests}{of} tests{seconds} ({told or 'none'}){reason}")
+        self.line(
+            f"{'run':<12} {self._paint(mark)} {run.file}: {run.tests}{of} tests{seconds} ({told or 'none'}){reason}"
+        )
 
     def progress(self, progress: Progress) -> None:
         """Tell from time to time how far a long run is."""
@@ -97,7 +103,9 @@ class Console:
             tests = sum(run.tests for run in column.runs)
             expected = sum(run.expected or 0 for run in column.runs)
             told = f"{tests}/{expected}" if column.runs else "-"
-            rows.append((column.pair, column.torch_npu, column.verdict.value, told, column.mode.value if column.mode else "-"))
+            rows.append(
+                (column.pair, column.torch_npu, column.verdict.value, told, column.mode.value if column.mode else "-")
+            )
         widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
         self.line()
         for row in rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -90,9 +89,7 @@ def site_packages(venv: Path) -> Path:
 # Helpers
 
 
-def _build(
-    batch: Batch, pair: Pair, preflight: Preflight, venv: Path, wanted: str, scope: RunScope
-) -> _Stamp:
+def _build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, wanted: str, scope: RunScope) -> _Stamp:
     lock = _resolve(batch, pair, preflight, scope)
     (venv / STAMP).unlink(missing_ok=True)
     _uv(preflight, ["venv", "-q", "--clear", "--no-project", "--python", preflight.interpreter.path, str(venv)])
@@ -100,7 +97,9 @@ def _build(
         lock_file = Path(name, "pylock.toml")
         lock_file.write_text(lock)
         python = str(venv / "bin" / "python")
-        _uv(preflight, ["pip", "install", "-q", "--no-deps", "--python", python, "-r", str(lock_file)], preview="pylock")
+        _uv(
+            preflight, ["pip", "install", "-q", "--no-deps", "--python", python, "-r", str(lock_file)], preview="pylock"
+        )
     wheels = _wheels(lock)
     packages = [
         msgspec.structs.replace(package, wheel=wheels[package.name][0], sha256=wheels[package.name][1])
@@ -150,7 +149,12 @@ def _resolve(batch: Batch, pair: Pair, preflight: Preflight, scope: RunScope) ->
 
 def _can_reach_cpu_index(preflight: Preflight) -> None:
     _compile(
-        preflight, ["torch"], [], ["--torch-backend", "cpu", "--no-deps"], UV_HTTP_RETRIES="0", UV_HTTP_CONNECT_TIMEOUT="4"
+        preflight,
+        ["torch"],
+        [],
+        ["--torch-backend", "cpu", "--no-deps"],
+        UV_HTTP_RETRIES="0",
+        UV_HTTP_CONNECT_TIMEOUT="4",
     )
 
 
@@ -265,7 +269,7 @@ def _wheels(lock: str) -> dict[str, tuple[str, str | None]]:
             place = entry.get("url") or entry.get("path") or entry.get("name") or ""
             name = unquote(urlsplit(place).path).rpartition("/")[2]
             sha256 = entry.get("hashes", {}).get("sha256")
-            if sha256 is None and entry.get("path") and os.path.isfile(entry["path"]):
+            if sha256 is None and entry.get("path") and Path(entry["path"]).is_file():
                 with open(entry["path"], "rb") as stream:
                     sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
             found[canonicalize_name(package["name"])] = (name, sha256)

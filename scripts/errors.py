@@ -15,7 +15,7 @@ class ConfigError(MatrixError):
         self.problems = problems
 
 
-class Blocked(MatrixError):
+class Blocked(MatrixError):  # noqa: N818 (design.md's word)
     """A pair that could not be tried.
 
     ``code`` is one word for scripts (it never changes once released), ``cause`` says what was expected and found,

@@ -27,7 +27,7 @@ def install() -> None:
 # Helpers
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
+def _raise(number: int, _frame: FrameType | None) -> None:
     # A second one, while the first is being handled, must not cut the saving of results short.
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)

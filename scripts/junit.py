@@ -36,8 +36,10 @@ def of_results(name: str, results: Sequence[PairResult]) -> JUnitXml:
 
 def encode(xml: JUnitXml) -> bytes:
     """Return the document as bytes."""
-    data: bytes = xml.tostring()
-    return b"<?xml version='1.0' encoding='UTF-8'?>\n" + data.partition(b"?>\n")[2] if data.startswith(b"<?xml") else data
+    data: bytes = xml.tostring()  # type: ignore[no-untyped-call]
+    return (
+        b"<?xml version='1.0' encoding='UTF-8'?>\n" + data.partition(b"?>\n")[2] if data.startswith(b"<?xml") else data
+    )
 
 
 # Helpers
@@ -47,9 +49,9 @@ def _document(name: str, suites: Iterable[TestSuite]) -> JUnitXml:
     xml = JUnitXml(printable(name))
     for suite in suites:
         xml.add_testsuite(suite)
-    xml.update_statistics()
+    xml.update_statistics()  # type: ignore[no-untyped-call]
     # junitparser counts skipped cases here as well, which the schema that Jenkins uses doesn't know.
-    xml._elem.attrib.pop("skipped", None)  # noqa: SLF001
+    xml._elem.attrib.pop("skipped", None)
     xml.time = round(xml.time, 3)
     return xml
 
@@ -135,9 +137,9 @@ def _state_case(pair: str, file: str, state: str, words: str) -> TestCase:
 
 
 def _settle(suite: TestSuite) -> None:
-    suite.update_statistics()
+    suite.update_statistics()  # type: ignore[no-untyped-call]
     suite.time = round(suite.time, 3)
-    properties = suite._elem.find("properties")  # noqa: SLF001 (junitparser appends; the schema wants them first)
+    properties = suite._elem.find("properties")
     if properties is not None:
-        suite._elem.remove(properties)  # noqa: SLF001
-        suite._elem.insert(0, properties)  # noqa: SLF001
+        suite._elem.remove(properties)
+        suite._elem.insert(0, properties)

@@ -25,7 +25,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Base of everything that stands in matrix.toml."""
 
 
-class Text(Row, kw_only=True):
+class Text(Row, frozen=True, kw_only=True):
     """One sentence in the languages of the reports."""
 
     en: str
@@ -41,7 +41,7 @@ class Kind(enum.Enum):
     METHOD = "method"
 
 
-class Pair(Row, kw_only=True):
+class Pair(Row, frozen=True, kw_only=True):
     """A torch version and a torch-npu version: one column of the report.
 
     ``name`` is the torch version unless two pairs share it. ``commit`` is the upstream commit that the tree must be
@@ -61,7 +61,7 @@ class Pair(Row, kw_only=True):
         return Version(self.torch)
 
 
-class TestFile(Row, kw_only=True):
+class TestFile(Row, frozen=True, kw_only=True):
     """One upstream unittest file; ``limit`` is in seconds, ``expected`` the least number of cases by pair name."""
 
     path: str
@@ -70,7 +70,7 @@ class TestFile(Row, kw_only=True):
     timing_sensitive: bool = False
 
 
-class Patch(Row, kw_only=True):
+class Patch(Row, frozen=True, kw_only=True):
     """A patch, and why it is needed; it lies at ``patches/v<torch>/<file>.patch`` beside matrix.toml."""
 
     file: str
@@ -78,7 +78,7 @@ class Patch(Row, kw_only=True):
     reason: Text
 
 
-class Api(Row, kw_only=True):
+class Api(Row, frozen=True, kw_only=True):
     """An API of the batch."""
 
     name: str
@@ -86,7 +86,7 @@ class Api(Row, kw_only=True):
     does: Text
 
 
-class Upstream(Row, kw_only=True):
+class Upstream(Row, frozen=True, kw_only=True):
     """Where upstream's test tree comes from: sources are tried in order."""
 
     repository: list[str]
@@ -94,13 +94,13 @@ class Upstream(Row, kw_only=True):
     strict: bool = False
 
 
-class Cann(Row, kw_only=True):
+class Cann(Row, frozen=True, kw_only=True):
     """Where CANN is when the environment doesn't say (cron): ``set-env`` is the path of its set_env.sh."""
 
     set_env: str
 
 
-class Matrix(Row, kw_only=True):
+class Matrix(Row, frozen=True, kw_only=True):
     """A batch as its TOML file states it."""
 
     batch: str
@@ -258,7 +258,9 @@ def _check_meaning(matrix: Matrix, root: Path) -> list[str]:
             problems.append(f"api[{api.name}]: stands twice; an API is listed once")
         seen.add(api.name)
         if not all(part.isidentifier() for part in api.name.split(".")) or "." not in api.name:
-            problems.append(f"api[{api.name}].name: not a dotted name such as 'torch.distributed.elastic.timer.expires'")
+            problems.append(
+                f"api[{api.name}].name: not a dotted name such as 'torch.distributed.elastic.timer.expires'"
+            )
     return problems
 
 

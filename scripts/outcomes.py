@@ -95,18 +95,21 @@ def after_rerun(first: tuple[Run, list[Case]], second: tuple[Run, list[Case]]) -
         elif was is not None and case.outcome in BAD and was.outcome is Outcome.PASSED:
             case = msgspec.structs.replace(case, message=f"passed on an earlier attempt, then: {case.message}")
         cases.append(case)
-    findings = [*second[0].findings, f"attempt {first[0].attempts}: {first[0].state.value}, {first[0].reason or 'failed cases'}"]
-    run = msgspec.structs.replace(
-        second[0], outcomes=count(cases), attempts=first[0].attempts + 1, findings=findings
-    )
+    findings = [
+        *second[0].findings,
+        f"attempt {first[0].attempts}: {first[0].state.value}, {first[0].reason or 'failed cases'}",
+    ]
+    run = msgspec.structs.replace(second[0], outcomes=count(cases), attempts=first[0].attempts + 1, findings=findings)
     return run, cases
 
 
 def is_clean(run: Run) -> bool:
     """Return whether a run has nothing that a rerun could mend."""
-    return run.state is State.COMPLETE and not any(
-        run.outcomes.get(outcome.value) for outcome in BAD
-    ) and not run.broken_fixtures
+    return (
+        run.state is State.COMPLETE
+        and not any(run.outcomes.get(outcome.value) for outcome in BAD)
+        and not run.broken_fixtures
+    )
 
 
 def verdict(runs: Sequence[Run], *, blocked: str = "", sample: bool = False) -> tuple[Verdict, str]:
@@ -136,17 +139,13 @@ def verdict(runs: Sequence[Run], *, blocked: str = "", sample: bool = False) -> 
     total = Counter[str]()
     for run in runs:
         total.update(run.outcomes)
-    told = ", ".join(
-        f"{number} {name}" for name, number in total.items() if Outcome(name) in GOOD | {Outcome.SKIPPED}
-    )
+    told = ", ".join(f"{number} {name}" for name, number in total.items() if Outcome(name) in GOOD | {Outcome.SKIPPED})
     return (Verdict.SAMPLE_OK if sample else Verdict.VERIFIED), told
 
 
 def verdict_of(result: PairResult) -> tuple[Verdict, str]:
     """Return the verdict that a result's own records amount to."""
-    return verdict(
-        result.runs, blocked=result.blocked.cause if result.blocked else "", sample=result.is_sample
-    )
+    return verdict(result.runs, blocked=result.blocked.cause if result.blocked else "", sample=result.is_sample)
 
 
 def guard_effect(guards: GuardReport) -> int:
@@ -242,7 +241,9 @@ class _Story:
             outcome, message = heard.judge()
             if key == self.current:
                 how = how_it_ended(ending)
-                outcome = Outcome.TIMEOUT if ending.timed_out else Outcome.NOT_RUN if ending.interrupted else Outcome.CRASHED
+                outcome = (
+                    Outcome.TIMEOUT if ending.timed_out else Outcome.NOT_RUN if ending.interrupted else Outcome.CRASHED
+                )
                 message = "\n".join(part for part in (how, message) if part)
             elif outcome is None:
                 outcome, message = Outcome.NOT_RUN, self._why_not_run(heard, ending)
@@ -251,7 +252,9 @@ class _Story:
                 if heard.started is not None and heard.stopped is not None
                 else None
             )
-            cases.append(Case(file=self.file, cls=key[0], name=key[1], outcome=outcome, seconds=seconds, message=message))
+            cases.append(
+                Case(file=self.file, cls=key[0], name=key[1], outcome=outcome, seconds=seconds, message=message)
+            )
         return cases
 
     def _why_not_run(self, heard: _Heard, ending: Ending) -> str:

@@ -15,6 +15,22 @@ from .matrix import Batch, Pair
 from .upstream import Tree, blob_id
 
 HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+# What a guard may be written with: no assignment, no lambda, no comprehension.
+GUARD_PARTS = (
+    *(
+        ast.BoolOp,
+        ast.UnaryOp,
+        ast.Compare,
+        ast.Name,
+        ast.Attribute,
+        ast.Constant,
+        ast.Call,
+        ast.Tuple,
+        ast.List,
+        ast.Set,
+    ),
+    *(ast.expr_context, ast.boolop, ast.unaryop, ast.cmpop),
+)
 INDEX = re.compile(rb"index ([0-9a-f]{7,64})\.\.([0-9a-f]{7,64})( \d+)?")
 
 
@@ -97,10 +113,10 @@ def apply(before: bytes, patch: bytes, *, file: str, name: str) -> tuple[bytes, 
     parsed = parse(patch, file, name)
     after, already = _apply(parsed, before, file, name)
     original = _undo(parsed, before) if already else before
-    if parsed.before and parsed.after and blob_id(original).startswith(parsed.before):
-        # The very file that the patch was made against: then the result is known as well.
-        if not blob_id(after).startswith(parsed.after):
-            raise _refused("patch-result", name, f"gives blob {blob_id(after)}, its index line promises {parsed.after}")
+    made_for_it = parsed.before and blob_id(original).startswith(parsed.before)
+    # The very file that the patch was made against: then the result is known as well.
+    if made_for_it and parsed.after and not blob_id(after).startswith(parsed.after):
+        raise _refused("patch-result", name, f"gives blob {blob_id(after)}, its index line promises {parsed.after}")
     problems = prove(original, after)
     if problems:
         raise _refused("patch-changes-tests", name, "; ".join(problems))
@@ -133,7 +149,9 @@ def parse(data: bytes, file: str, name: str) -> ParsedPatch:
         elif match := HUNK.match(line):
             hunk, position = _read_hunk(lines, position, match, len(hunks) + 1, name)
             hunks.append(hunk)
-        elif line.startswith((b"rename ", b"copy ", b"new file", b"deleted file", b"old mode", b"Binary", b"GIT binary")):
+        elif line.startswith(
+            (b"rename ", b"copy ", b"new file", b"deleted file", b"old mode", b"Binary", b"GIT binary")
+        ):
             raise _refused("patch-kind", name, f"'{line.decode(errors='replace')}': a patch may only edit lines")
         else:
             if match := INDEX.fullmatch(line):
@@ -161,20 +179,17 @@ def prove(before: bytes, after: bytes) -> list[str]:
         return [f"leaves a file that Python can't parse: {error}"]
     problems: list[str] = []
     definitions = [Counter(_definitions(tree)) for tree in (old, new)]
-    for (what, _), count in (definitions[0] - definitions[1]).items():
-        problems.append(f"removes or changes {what}" + (f" ({count} times)" if count > 1 else ""))
-    for (what, _), _count in (definitions[1] - definitions[0]).items():
-        if not any(what in problem for problem in problems):
-            problems.append(f"adds {what}")
-    if problems:
-        return problems
+    changed = dict.fromkeys(what for what, _ in definitions[0] - definitions[1])
+    added = dict.fromkeys(what for what, _ in definitions[1] - definitions[0] if what not in changed)
+    if changed or added:
+        return [*(f"removes or changes {what}" for what in changed), *(f"adds {what}" for what in added)]
 
     flags = _flags(old) | _flags(new)
     kinds = [_statements(tree, flags) for tree in (old, new)]
     gone = kinds[0].others - kinds[1].others
-    added = kinds[1].others - kinds[0].others
+    new_ones = kinds[1].others - kinds[0].others
     problems += [f"removes the statement '{text}'" for text in gone]
-    problems += [f"adds the statement '{text}'" for text in added]
+    problems += [f"adds the statement '{text}'" for text in new_ones]
     problems += [f"adds the import of {name}" for name in sorted(kinds[1].imports - kinds[0].imports)]
     problems += [f"brings '{text}' into a guard" for text in sorted(kinds[1].operands - kinds[0].operands)]
     if kinds[1].flags - kinds[0].flags:
@@ -186,7 +201,9 @@ def prove(before: bytes, after: bytes) -> list[str]:
 
 
 def _refused(code: str, name: str, why: str) -> Blocked:
-    return Blocked(code, f"{name} {why}", "Make the patch anew against this version of the file, guards and imports only.")
+    return Blocked(
+        code, f"{name} {why}", "Make the patch anew against this version of the file, guards and imports only."
+    )
 
 
 def _check_paths(old: bytes, new: bytes, file: str, name: str) -> None:
@@ -340,11 +357,7 @@ def _target(statement: ast.Assign) -> str:
 
 
 def _is_guard(value: ast.expr) -> bool:
-    return all(
-        isinstance(node, ast.BoolOp | ast.UnaryOp | ast.Compare | ast.Name | ast.Attribute | ast.Constant | ast.Call)
-        or isinstance(node, ast.expr_context | ast.boolop | ast.unaryop | ast.cmpop | ast.Tuple | ast.List | ast.Set)
-        for node in ast.walk(value)
-    )
+    return all(isinstance(node, GUARD_PARTS) for node in ast.walk(value))
 
 
 def _operands(value: ast.expr) -> set[str]:

@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import msgspec
 
-from . import environment, interrupts, junit, outcomes, preflight, report, results, storage
+from . import interrupts, junit, outcomes, preflight, report, results, storage
 from .collecting import Collected
 from .console import Console
 from .environment import Environment
@@ -216,7 +216,9 @@ class Work:
             found.append(f"torch is a CUDA {built.cuda} build: no CPU build could be had")
         cann = self.preflight.machine.cann if self.preflight else None
         if cann and self.pair.cann and not (cann.version and preflight.same_release(cann.version, self.pair.cann)):
-            found.append(f"CANN is {cann.version or 'of an unknown version'}, the pair is verified with {self.pair.cann}")
+            found.append(
+                f"CANN is {cann.version or 'of an unknown version'}, the pair is verified with {self.pair.cann}"
+            )
         if self.worktree and not (tree and tree.is_sample):
             for patch in self.worktree.patches.values():
                 if not patch.fits:
@@ -253,7 +255,9 @@ def describe(value: object) -> str:
 def _(value: Preflight) -> str:
     machine = value.machine
     cann = f"CANN {machine.cann.version or 'of unknown version'}" if machine.cann else "no CANN"
-    handed = f", pip's {', '.join(entry.partition(' =')[0] for entry in value.handed)} handed to uv" if value.handed else ""
+    handed = (
+        f", pip's {', '.join(entry.partition(' =')[0] for entry in value.handed)} handed to uv" if value.handed else ""
+    )
     return f"{machine.os} {machine.machine}, Python {value.interpreter.version}, {cann}, {machine.cores} cores{handed}"
 
 

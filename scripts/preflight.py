@@ -26,10 +26,19 @@ GLIBC = Version("2.28")
 PROBE_SECONDS = 60.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Variables that would change what is installed or what the tests see; everything else is handed on.
-DROPPED = re.compile(r"(PYTHON|PIP_|UV_|NOX|PYTEST|COV_|COVERAGE)\w*|VIRTUAL_ENV\w*|CONDA_\w+|__PYVENV_LAUNCHER__|MATRIX")
+DROPPED = re.compile(
+    r"(PYTHON|PIP_|UV_|NOX|PYTEST|COV_|COVERAGE)\w*|VIRTUAL_ENV\w*|CONDA_\w+|__PYVENV_LAUNCHER__|MATRIX"
+)
 KEPT = re.compile(r"PYTHON(UTF8|HASHSEED|IOENCODING|MALLOC)")
 # uv's own settings are honoured as they stand, but for those that would choose another interpreter or folder.
-UV_DROPPED = ("UV_PYTHON", "UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIRECTORY", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE_NEWER")
+UV_DROPPED = (
+    "UV_PYTHON",
+    "UV_PROJECT_ENVIRONMENT",
+    "UV_WORKING_DIRECTORY",
+    "UV_CONSTRAINT",
+    "UV_OVERRIDE",
+    "UV_EXCLUDE_NEWER",
+)
 SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 
 
@@ -51,7 +60,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """This machine, as far as a result may depend on it."""
+    """The machine, as far as a result may depend on it."""
 
     os: str
     machine: str
@@ -131,7 +140,7 @@ def uv_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list
     result = {
         name: value
         for name, value in environment.items()
-        if name not in UV_DROPPED and (name.startswith("UV_") or not DROPPED.fullmatch(name) or name.startswith("PIP_"))
+        if name not in UV_DROPPED and (name.startswith(("UV_", "PIP_")) or not DROPPED.fullmatch(name))
     }
     pip = _pip_settings(environment)
     handed = []
@@ -153,7 +162,11 @@ def uv_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list
             continue
         result[variable] = separator.join(values) if separator else values[-1]
         handed.append(f"{setting} = {SECRET.sub('', ' '.join(values))}")
-    if "UV_INDEX" in result and "extra-index-url" in pip and any(entry.startswith("extra-index-url") for entry in handed):
+    if (
+        "UV_INDEX" in result
+        and "extra-index-url" in pip
+        and any(entry.startswith("extra-index-url") for entry in handed)
+    ):
         # pip takes the best version of all its indexes; uv by default only the first index that has the package.
         result.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     return {name: value for name, value in result.items() if not name.startswith("PIP_")}, handed
@@ -256,7 +269,8 @@ def _check_machine(venv: Path) -> None:
     except OSError as error:
         raise Blocked(
             "host-name",
-            f"this machine's name '{host}' does not resolve ({error.strerror or error}); upstream's agent tests bind to it",
+            f"this machine's name '{host}' does not resolve ({error.strerror or error}), "
+            "and upstream's agent tests bind to it",
             f"Add '127.0.0.1 {host}' to /etc/hosts.",
         ) from None
     try:
@@ -313,7 +327,7 @@ def _with_cann(batch: Batch) -> dict[str, str]:
     environment = dict(os.environ)
     if batch.matrix.cann is None or find_cann(environment):
         return environment
-    script = Path(os.path.expanduser(batch.matrix.cann.set_env))
+    script = Path(batch.matrix.cann.set_env).expanduser()
     if not script.is_absolute():
         script = batch.root / script
     if not script.is_file():

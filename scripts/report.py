@@ -39,9 +39,7 @@ def merge(batch: Batch, columns: list[PairResult]) -> Report:
         batch=batch.matrix.batch,
         columns=columns,
         apis=[
-            ApiEvidence(
-                name=api.name, kind=api.kind.value, does={"en": api.does.en, "zh": api.does.zh}, evidence={}
-            )
+            ApiEvidence(name=api.name, kind=api.kind.value, does={"en": api.does.en, "zh": api.does.zh}, evidence={})
             for api in batch.matrix.api
         ],
     )
@@ -55,7 +53,7 @@ def markdown(merged: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=False,  # noqa: S701 (Markdown: the cell filter escapes)
     )
     environment.filters |= {"cell": cell, "code": code, "short": lambda text: str(text)[:12]}
     return environment.get_template("report.md.jinja").render(report=merged, **_views(merged))
@@ -92,4 +90,9 @@ def _views(merged: Report) -> dict[str, Any]:
         for case in column.cases
         if case.outcome.value not in ("passed", "xfailed")
     ]
-    return {"files": list(files), "runs": runs, "counts": {name: number for name, number in counts.items() if number}, "bad": bad}
+    return {
+        "files": list(files),
+        "runs": runs,
+        "counts": {name: number for name, number in counts.items() if number},
+        "bad": bad,
+    }

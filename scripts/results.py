@@ -68,7 +68,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of everything that is written into result.json."""
 
 
-class Case(Record, kw_only=True):
+class Case(Record, frozen=True, kw_only=True):
     """One test. ``(file, cls, name)`` is its key; ``seconds`` is None if it never ended."""
 
     file: str
@@ -84,7 +84,7 @@ class Case(Record, kw_only=True):
         return (self.file, self.cls, self.name)
 
 
-class Guards(Record, kw_only=True):
+class Guards(Record, frozen=True, kw_only=True):
     """How many cases a test file has, by machine: as upstream has it, and with the patch (None where there is none).
 
     ``names`` says what makes the machines differ, with the line: ``IS_ARM64, line 29``.
@@ -95,7 +95,7 @@ class Guards(Record, kw_only=True):
     patched: int | None
 
 
-class GuardReport(Record, kw_only=True):
+class GuardReport(Record, frozen=True, kw_only=True):
     """What guards do to a test file, found by collecting it as on each machine."""
 
     counts: list[Guards]
@@ -103,11 +103,12 @@ class GuardReport(Record, kw_only=True):
     errors: list[str] = []
 
 
-class Run(Record, kw_only=True):
+class Run(Record, frozen=True, kw_only=True):
     """One execution of one test file.
 
-    ``tests`` is the number of cases, ``expected`` the number that matrix.toml asks for. ``ran`` and ``unittest_seconds`` are
-    what unittest itself said ("Ran 14 tests in 10.3s"); ``findings`` are what a reader should know beside the cases.
+    ``tests`` is the number of cases, ``expected`` the number that matrix.toml asks for. ``ran`` and
+    ``unittest_seconds`` are what unittest itself said ("Ran 14 tests in 10.3s"); ``broken_fixtures`` are class and
+    module tear-downs that failed; ``findings`` are what a reader should know beside the cases.
     """
 
     file: str
@@ -131,7 +132,7 @@ class Run(Record, kw_only=True):
     attempts: int = 1
 
 
-class Block(Record, kw_only=True):
+class Block(Record, frozen=True, kw_only=True):
     """Why a pair could not be tried; ``code`` is for scripts."""
 
     code: str
@@ -139,7 +140,7 @@ class Block(Record, kw_only=True):
     remedy: str
 
 
-class UpstreamFacts(Record, kw_only=True):
+class UpstreamFacts(Record, frozen=True, kw_only=True):
     """Where the tree came from. ``pinned`` is matrix.toml's commit, ``built_from`` the wheel's own word."""
 
     source: str
@@ -150,7 +151,7 @@ class UpstreamFacts(Record, kw_only=True):
     tried: list[str] = []
 
 
-class EnvironmentFacts(Record, kw_only=True):
+class EnvironmentFacts(Record, frozen=True, kw_only=True):
     """What the runs depended on."""
 
     os: str
@@ -169,7 +170,7 @@ class EnvironmentFacts(Record, kw_only=True):
     venv_reused: bool
 
 
-class PairResult(Record, kw_only=True):
+class PairResult(Record, frozen=True, kw_only=True):
     """All that is known of one pair: what result.json holds, and one column of report.json."""
 
     pair: str
@@ -201,7 +202,7 @@ class PairResult(Record, kw_only=True):
         return self.upstream is not None and self.upstream.source == "sample"
 
 
-class ApiEvidence(Record, kw_only=True):
+class ApiEvidence(Record, frozen=True, kw_only=True):
     """An API of the batch, and by pair what was seen of it."""
 
     name: str
@@ -210,7 +211,7 @@ class ApiEvidence(Record, kw_only=True):
     evidence: dict[str, list[str]]
 
 
-class Report(Record, kw_only=True):
+class Report(Record, frozen=True, kw_only=True):
     """report.json: all pairs of a batch."""
 
     title: str

@@ -20,7 +20,7 @@ from .matrix import Batch, Pair, TestFile
 from .patching import Worktree
 from .preflight import INSIDE, Preflight
 from .process import Ending
-from .results import Case, Run
+from .results import Case, Outcome, Run
 from .upstream import blob_id
 
 # The stack of where a file hangs is written at its limit; the process is ended this much later.
@@ -60,7 +60,7 @@ def run_files(
     stopped = threading.Event()
 
     def one(file: TestFile) -> None:
-        runner = _FileRunner(batch, pair, preflight, environment, worktree, file, folder, progress)
+        runner = _FileRunner(pair, preflight, environment, worktree, file, folder, progress)
         cores = preflight.machine.cores
         weight = slots.weight_of(timing_sensitive=file.timing_sensitive, cores=cores)
         with slots.take(weight, cores, stopped=stopped.is_set) as had:
@@ -122,7 +122,6 @@ class _FileRunner:
 
     def __init__(
         self,
-        batch: Batch,
         pair: Pair,
         preflight: Preflight,
         environment: Environment,
@@ -152,7 +151,9 @@ class _FileRunner:
             self.worktree.write(tree)
             target = tree / self.file.path
             if blob_id(target.read_bytes()) != self.worktree.blob(self.file.path):
-                raise Blocked("worktree", f"{target} is not as it was written", "Check the disk of the temporary folder.")
+                raise Blocked(
+                    "worktree", f"{target} is not as it was written", "Check the disk of the temporary folder."
+                )
             events, stacks = scratch / "events.jsonl", scratch / "stacks.txt"
             log = self._log_path(number)
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +190,7 @@ class _FileRunner:
         if ending.timed_out and stacks:
             cases = [
                 msgspec.structs.replace(case, message=f"{case.message}\n{run.stacks}")
-                if case.outcome is outcomes.Outcome.TIMEOUT
+                if case.outcome is Outcome.TIMEOUT
                 else case
                 for case in cases
             ]

@@ -18,10 +18,8 @@ PROJECT = "torch-npu-matrix"
 
 def cache_root() -> Path:
     """Return the cache that all checkouts of this user share (XDG base directory specification)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.expanduser("~/.cache")
-    return Path(base) / PROJECT
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / PROJECT
 
 
 def write(path: Path, data: bytes) -> None:
@@ -34,11 +32,10 @@ def write(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         # mkstemp's 0600 would hide reports from the colleagues they are for.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 

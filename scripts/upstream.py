@@ -54,8 +54,8 @@ class _Manifest(msgspec.Struct, kw_only=True):
 def fetch(batch: Batch, pair: Pair, sources: Sequence[str], base: Path, scope: RunScope) -> Tree:
     """Return the pair's tree from the first source that has it.
 
-    ``sources``, relative to ``base``, overrides matrix.toml's unless it is empty. Raises Blocked when none of them has the tree, with the
-    reason of each.
+    ``sources``, relative to ``base``, overrides matrix.toml's unless it is empty. Raises Blocked when none of them has
+    the tree, with the reason of each.
     """
     values = {"torch": pair.torch, "torch_npu": pair.torch_npu}
     tag = batch.matrix.upstream.tag.format(**values)
@@ -236,7 +236,9 @@ def _clone(url: str, shown: str, tag: str, folders: Sequence[str], cache: Path, 
         _git(work, shown, "init", "-q", ".")
         _git(work, shown, "remote", "add", "origin", url)
         try:
-            _git(work, shown, "fetch", "-q", "--depth=1", "--filter=blob:none", "--no-tags", "origin", f"refs/tags/{tag}")
+            _git(
+                work, shown, "fetch", "-q", "--depth=1", "--filter=blob:none", "--no-tags", "origin", f"refs/tags/{tag}"
+            )
         except Blocked as failure:
             if "couldn't find remote ref" in failure.cause:
                 raise Blocked(
@@ -327,4 +329,3 @@ def _is_whole(folder: Path, blobs: Mapping[str, str]) -> bool:
     except OSError:
         return False
     return found == dict(blobs)
-

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -68,7 +69,7 @@ def _first_line(source: int) -> bytes:
     return line
 
 
-def _start(order: dict[str, list[str]], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
+def _start(order: dict[str, Any], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
     def before_exec() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -77,7 +78,7 @@ def _start(order: dict[str, list[str]], libc: ctypes.CDLL) -> subprocess.Popen[b
     return subprocess.Popen(
         order["argv"],
         cwd=order["cwd"],
-        env=order["env"],  # type: ignore[arg-type]
+        env=order["env"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -21,7 +21,7 @@ FORK_SECONDS = 300
 def torch_facts() -> dict[str, Any]:
     """Import torch and return what it says of itself, or ``{"error": traceback}``."""
     try:
-        import torch
+        import torch  # type: ignore[import-not-found, unused-ignore]
     except BaseException as error:
         return {"error": traceback.format_exc(), "summary": f"{type(error).__name__}: {error}"}
     facts: dict[str, Any] = {
@@ -80,7 +80,7 @@ def collect(file: str) -> dict[str, Any]:
     return {
         "cases": sorted(f"{type(test).__qualname__}.{getattr(test, '_testMethodName', test.id())}" for test in tests),
         "marked": sum(is_marked(test) for test in tests),
-        "error": "\n".join(loader.errors),
+        "error": "\n".join(map(str, loader.errors)),
         "flags": {name: value for name, value in values.items() if isinstance(value, (bool, int, str))},
     }
 

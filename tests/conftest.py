@@ -1,0 +1,18 @@
+"""What all tests share: caches and locks of their own, so that a developer's are neither used nor touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test an empty cache and its own locks."""
+    folder = tmp_path_factory.mktemp("own")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("TNM_SLOTS", str(folder / "slots"))
+    (folder / "slots").mkdir()

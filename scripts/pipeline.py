@@ -7,12 +7,14 @@ import functools
 import os
 import re
 import shutil
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
@@ -20,7 +22,7 @@ from . import interrupts, junit, outcomes, preflight, report, results, storage
 from .collecting import Collected
 from .console import Console
 from .environment import Environment
-from .errors import Blocked, ConfigError, Interrupted
+from .errors import Blocked, Interrupted
 from .matrix import Batch, Pair
 from .patching import Worktree
 from .preflight import Preflight
@@ -43,14 +45,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read a verify session's arguments; raises ConfigError."""
+    """Read a verify session's arguments; ends the process with status 2 and a line of help if they are wrong."""
     parser = _Parser(prog="nox -s verify-<pair> --", add_help=False, allow_abbrev=False)
     parser.add_argument("--upstream", action="append", default=[])
     parser.add_argument("--reruns", type=int, default=0)
     parser.add_argument("--rebuild", action="store_true")
     options = parser.parse_args(list(arguments))
     if not 0 <= options.reruns <= 10:
-        raise ConfigError(f"--reruns {options.reruns}: expected a number from 0 to 10")
+        parser.error(f"--reruns {options.reruns}: expected a number from 0 to 10")
     return Options(upstream=options.upstream, reruns=options.reruns, rebuild=options.rebuild)
 
 
@@ -97,12 +99,11 @@ class Work:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is not None and not isinstance(error, Blocked | Interrupted | OSError):
-            self.lock.__exit__(None, None, None)
-            return False
         if isinstance(error, OSError):
             # The disk or a permission, whichever station it was: a cause, not a traceback.
             error = Blocked("system", f"{type(error).__name__}: {error}", "Mend that, then run this again.")
+        elif isinstance(error, Exception) and not isinstance(error, Blocked):
+            error = self._fault(error)
         try:
             self.result = self._result(error)
             self._write(self.result)
@@ -135,7 +136,12 @@ class Work:
     def tell(self) -> PairResult:
         """Write the table of all pairs and where the report is; returns this pair's result."""
         assert self.result is not None
-        merged = report.refresh(self.reports, self.batch)
+        try:
+            merged = report.refresh(self.reports, self.batch)
+        except Exception as error:
+            blocked = self._fault(error)
+            self.console.line(f"the report could not be written: {blocked.cause} {blocked.remedy}")
+            raise SystemExit(1) from None
         self.console.table(merged)
         self.console.line(str(report.path_of(self.reports, self.batch)))
         self.scope.close()
@@ -147,6 +153,12 @@ class Work:
         return f"{self.result.verdict.value} - {self.result.reason}" if self.result else "not run"
 
     # Helpers
+
+    def _fault(self, error: Exception) -> Blocked:
+        """Keep the traceback of a fault of this tool in a file; the pair was not tried."""
+        file = self.folder / "fault.txt"
+        storage.write(file, "".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace"))
+        return Blocked("fault", f"a fault of this tool: {type(error).__name__}: {error}", f"Report it with {file}.")
 
     def _result(self, error: BaseException | None) -> PairResult:
         blocked = results.block_of(error) if isinstance(error, Blocked) else None
@@ -293,8 +305,9 @@ def _(value: Collected) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError(f"{self.prog}: {message}; known are --upstream SOURCE, --reruns N, --rebuild")
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; known are --upstream SOURCE, --reruns N, --rebuild", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def use_own_scratch() -> None:

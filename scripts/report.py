@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from . import junit, results, storage
+from . import document, junit, results, storage
 from .matrix import Batch
-from .results import ApiEvidence, PairResult, Report, Verdict
-
-TEMPLATES = Path(__file__).parent / "templates"
-CONTROL = {number: f"\\x{number:02x}" for number in range(32)} | {0x7F: "\\x7f"}
+from .results import ApiEvidence, PairResult, Report
+from .wording import LANGUAGES
 
 
 def refresh(reports: Path, batch: Batch) -> Report:
@@ -22,77 +17,35 @@ def refresh(reports: Path, batch: Batch) -> Report:
         merged = merge(batch, results.load_all(reports, batch))
         storage.write(folder / "report.json", results.encode(merged))
         storage.write(folder / "report.xml", junit.encode(junit.of_results(batch.matrix.batch, merged.columns)))
-        storage.write(folder / "report.md", markdown(merged).encode("utf-8", "backslashreplace"))
+        for language in LANGUAGES:
+            text = document.markdown(merged, language)
+            storage.write(folder / name_of(language), text.encode("utf-8", "backslashreplace"))
     return merged
+
+
+def name_of(language: str) -> str:
+    """Return the file name of the document in ``language``."""
+    return "report.md" if language == "en" else f"report.{language}.md"
 
 
 def path_of(reports: Path, batch: Batch) -> Path:
     """Return the path of the report that a person opens."""
-    return results.folder_of(reports, batch) / "report.md"
+    return results.folder_of(reports, batch) / name_of("en")
 
 
 def merge(batch: Batch, columns: list[PairResult]) -> Report:
     """Return the report of ``columns``, which stand in version order."""
-    sample = any(column.is_sample for column in columns)
+    title = {language: str(getattr(batch.matrix.title, language)) for language in LANGUAGES}
+    if any(column.is_sample for column in columns):
+        title = {language: f"SAMPLE: {text}" for language, text in title.items()}
     return Report(
-        title=f"SAMPLE: {batch.matrix.title.en}" if sample else batch.matrix.title.en,
+        title=title["en"],
+        titles=title,
         batch=batch.matrix.batch,
         columns=columns,
         apis=[
             ApiEvidence(name=api.name, kind=api.kind.value, does={"en": api.does.en, "zh": api.does.zh}, evidence={})
             for api in batch.matrix.api
         ],
+        reasons={patch.file: {"en": patch.reason.en, "zh": patch.reason.zh} for patch in batch.matrix.patch},
     )
-
-
-def markdown(merged: Report) -> str:
-    """Return the report as Markdown."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 (Markdown: the cell filter escapes)
-    )
-    environment.filters |= {"cell": cell, "code": code, "short": lambda text: str(text)[:12]}
-    return environment.get_template("report.md.jinja").render(report=merged, **_views(merged))
-
-
-def cell(text: Any) -> str:
-    """Return any text as it can stand in a Markdown table or paragraph: one line, nothing of it markup."""
-    line = " ⏎ ".join(part for part in str(text).splitlines()) if text else ""
-    line = line.translate(CONTROL)
-    for special in "\\`*_[]|#":
-        line = line.replace(special, f"\\{special}")
-    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def code(text: Any) -> str:
-    """Return a text as inline code that can stand in a table; a backtick in it can't end it."""
-    line = str(text).translate(CONTROL).replace("|", "\\|")
-    fence = "`" if "`" not in line else "``"
-    return f"{fence}{line}{fence}"
-
-
-# Helpers
-
-
-def _views(merged: Report) -> dict[str, Any]:
-    files: dict[str, None] = {}
-    for column in merged.columns:
-        files |= dict.fromkeys(run.file for run in column.runs)
-    runs = {(column.pair, run.file): run for column in merged.columns for run in column.runs}
-    counts = {verdict.value: sum(column.verdict is verdict for column in merged.columns) for verdict in Verdict}
-    bad = [
-        (column.pair, case)
-        for column in merged.columns
-        for case in column.cases
-        if case.outcome.value not in ("passed", "xfailed")
-    ]
-    return {
-        "files": list(files),
-        "runs": runs,
-        "counts": {name: number for name, number in counts.items() if number},
-        "bad": bad,
-    }

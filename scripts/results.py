@@ -212,12 +212,14 @@ class ApiEvidence(Record, frozen=True, kw_only=True):
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """report.json: all pairs of a batch."""
+    """report.json: all pairs of a batch. ``titles`` and ``reasons`` (of patches, by test file) are by language."""
 
     title: str
+    titles: dict[str, str] = {}
     batch: str
     columns: list[PairResult]
     apis: list[ApiEvidence]
+    reasons: dict[str, dict[str, str]] = {}
     schema: int = SCHEMA_VERSION
 
 

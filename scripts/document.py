@@ -1,0 +1,179 @@
+"""The document that people send on, in Markdown: every sentence that states a fact comes from results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from .outcomes import BAD
+from .results import PairResult, Report, Run, State, Verdict
+from .running import command
+from .wording import Say, say_in
+
+TEMPLATES = Path(__file__).parent / "templates"
+CONTROL = {number: f"\\x{number:02x}" for number in (*range(32), 0x7F)}
+# An underscore within a word, as paths have them, is no markup and stays readable.
+MARKUP = re.compile(r"[\\`*\[\]|#~]|(?<!\w)_|_(?!\w)")
+BAD_OUTCOMES = {outcome.value for outcome in BAD}
+MESSAGE_CHARACTERS = 300
+
+
+def markdown(report: Report, language: str) -> str:
+    """Return the document in ``language``."""
+    say = say_in(language)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 (Markdown: the cell filter escapes)
+    )
+    environment.filters |= {"cell": cell, "code": code, "telling": telling}
+    environment.globals |= {"t": say, "is_ok": is_ok, "language": language}
+    files = list(dict.fromkeys(run.file for column in report.columns for run in column.runs))
+    return environment.get_template("report.md.jinja").render(
+        report=report,
+        files=files,
+        runs={(column.pair, run.file): run for column in report.columns for run in column.runs},
+        summary=_summary(report, say),
+        samples=[column.pair for column in report.columns if column.is_sample],
+        control_plane=[
+            column.pair for column in report.columns if column.mode and column.mode.value == "control-plane"
+        ],
+        commands={file: "\n".join((f"cd {command(file)[0]}", command(file)[1])) for file in files},
+        adaptations={file: list(_adaptation(report, file, say, language)) for file in files},
+        bad=[
+            (column.pair, case)
+            for column in report.columns
+            for case in column.cases
+            if case.outcome.value not in ("passed", "xfailed")
+        ],
+        conclusions=list(_conclusions(report, files, say)),
+    )
+
+
+def cell(text: Any) -> str:
+    """Return any text as it can stand in a Markdown table or paragraph: one line, nothing of it markup."""
+    line = " ⏎ ".join(str(text).splitlines()).translate(CONTROL)
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return MARKUP.sub(r"\\\g<0>", line)
+
+
+def code(text: Any) -> str:
+    """Return a text as inline code that can stand in a table; a backtick in it can't end it."""
+    line = " ".join(str(text).splitlines()).translate(CONTROL).replace("|", "\\|")
+    return f"`` {line} ``" if "`" in line else f"`{line}`"
+
+
+def telling(message: str) -> str:
+    """Return the line of a message that says most: the last, which names the exception."""
+    line = next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
+    return line if len(line) <= MESSAGE_CHARACTERS else f"{line[: MESSAGE_CHARACTERS - 1]}…"
+
+
+def is_ok(run: Run) -> bool:
+    """Return whether nothing of a run failed: what unittest prints as OK, and not for zero tests."""
+    return run.state is State.COMPLETE and not BAD_OUTCOMES & run.outcomes.keys() and not run.broken_fixtures
+
+
+# Helpers
+
+
+def _summary(report: Report, say: Say) -> list[str]:
+    counted = {verdict: sum(column.verdict is verdict for column in report.columns) for verdict in Verdict}
+    return [
+        say("summary.counts", number=number, verdict=say(f"verdict.{verdict.value}"))
+        for verdict, number in counted.items()
+        if number
+    ]
+
+
+def _adaptation(report: Report, file: str, say: Say, language: str) -> Iterable[str]:
+    """Yield what was patched of a test file, per pair, and why."""
+    plain: list[str] = []
+    guards: list[str] = []
+    patched: list[str] = []
+    for column in report.columns:
+        run = next((run for run in column.runs if run.file == file), None)
+        if run is None or run.state is State.NOT_RUN:
+            continue
+        counts = {entry.machine: entry for entry in run.guards.counts} if run.guards else {}
+        if run.patch is None:
+            plain.append(column.pair)
+            if len({entry.unpatched for entry in counts.values()}) > 1 and run.guards:
+                told = say(
+                    "adaptation.guard-only",
+                    pair=column.pair,
+                    x86=counts["x86_64"].unpatched,
+                    arm=counts["aarch64"].unpatched,
+                )
+                guards.append(f"{told}; {say('adaptation.guard-names', names=', '.join(run.guards.names))}")
+            continue
+        patched.append(say("adaptation.patched", pair=column.pair, patch=run.patch.patch))
+        patched += [
+            say(
+                "adaptation.guard",
+                pair=column.pair,
+                machine=entry.machine,
+                unpatched=entry.unpatched,
+                patched=entry.patched,
+            )
+            for entry in counts.values()
+        ]
+        if run.guards and run.guards.names:
+            patched[-1] += f"; {say('adaptation.guard-names', names=', '.join(run.guards.names))}"
+        patched.append(say("adaptation.proof", before=run.patch.before[:12], after=run.patch.after[:12]))
+    if patched:
+        if plain:
+            yield say("adaptation.none-for", pairs=", ".join(plain))
+        yield from patched
+        if file in report.reasons:
+            yield say("adaptation.reason", reason=report.reasons[file][language])
+    elif plain:
+        yield say("adaptation.none-for", pairs=", ".join(plain))
+    yield from guards
+
+
+def _conclusions(report: Report, files: list[str], say: Say) -> Iterable[str]:
+    """Yield what the results carry, and nothing else."""
+    by_verdict: dict[Verdict, list[PairResult]] = {verdict: [] for verdict in Verdict}
+    for column in report.columns:
+        by_verdict[column.verdict].append(column)
+    for verdict in (Verdict.VERIFIED, Verdict.SAMPLE_OK):
+        if by_verdict[verdict]:
+            pairs = ", ".join(column.pair for column in by_verdict[verdict])
+            yield say(f"conclusion.{verdict.value}", pairs=pairs, files=len(files))
+    for verdict in (Verdict.FAILED, Verdict.HOLLOW, Verdict.BLOCKED, Verdict.NOT_RUN):
+        for column in by_verdict[verdict]:
+            block = column.blocked
+            yield say(
+                f"conclusion.{verdict.value}",
+                pair=column.pair,
+                reason=column.reason,
+                remedy=block.remedy if block else "",
+                code=block.code if block else "",
+            )
+    for file in files:
+        complete = [
+            column.pair
+            for column in report.columns
+            if any(run.file == file and run.state is State.COMPLETE for run in column.runs)
+        ]
+        others = [column.pair for column in report.columns if column.pair not in complete]
+        key = "file-none" if not complete else "file-some" if others else "file-all"
+        yield say(
+            f"conclusion.{key}",
+            file=file,
+            number=len(report.columns),
+            pairs=", ".join(complete),
+            others=", ".join(others),
+        )
+    for column in report.columns:
+        flaky = sum(run.outcomes.get("flaky", 0) for run in column.runs)
+        if flaky:
+            yield say("conclusion.flaky", pair=column.pair, number=flaky)

@@ -1,0 +1,298 @@
+"""The sessions as a user meets them: real nox, real uv, real git; stub wheels stand in for torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import stubs
+
+ROOT = Path(__file__).parent.parent
+PAIRS = ["2.6.0", "2.7.1", "2.8.0", "2.9.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0"]
+# Keys that may differ between two runs of the same thing; everything else may not.
+TIMES = {"seconds", "unittest_seconds", "started", "finished", "venv_reused"}
+OK = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): pass\n"
+
+
+class User:
+    """Somebody with a shell: a batch, a folder for reports, and nox."""
+
+    def __init__(self, folder: Path, batch: Path, links: Path) -> None:
+        self.folder = folder
+        self.latest = folder / "reports" / "stubs" / "latest"
+        self.environment = stubs.offline(links) | {"MATRIX": str(batch), "REPORTS": str(folder / "reports")}
+
+    def command(self, *arguments: str) -> list[str]:
+        options, _, rest = " ".join(arguments).partition(" -- ")
+        envdir = ["--envdir", str(self.folder / "nox")]
+        return [sys.executable, "-m", "nox", *envdir, *options.split(), *(["--", *rest.split()] if rest else [])]
+
+    def nox(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run nox in the checkout and return what it printed; no traceback may be in it."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=ROOT,
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert "Traceback" not in done.stdout, done.stdout
+        return done
+
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads((self.latest / "report.json").read_text()))
+
+    def column(self, pair: str) -> dict[str, Any]:
+        return next(column for column in self.report()["columns"] if column["pair"] == pair)
+
+
+def make_user(tmp_path: Path, **batch: Any) -> User:
+    """Return a user whose batch is ``batch`` (see stubs.write_batch), with wheels for all its pairs."""
+    from scripts import matrix
+
+    path = stubs.write_batch(tmp_path / "batch", **batch)
+    stubs.wheels_of(tmp_path / "links", matrix.load(path))
+    return User(tmp_path, path, tmp_path / "links")
+
+
+def one_file(text: str) -> dict[str, Any]:
+    return {"files": {"test/a_test.py": text}, "expected": {"test/a_test.py": 2}}
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: without_times(item) for key, item in value.items() if key not in TIMES}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def descendants_of(marker: str) -> list[str]:
+    """Return the command lines of all processes whose environment has ``marker``."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def test_eight_pairs_side_by_side_make_one_report(tmp_path: Path) -> None:
+    user = make_user(tmp_path, pairs=[stubs.pair_row(version) for version in reversed(PAIRS)])
+
+    done = user.nox("-t verify -j 2")
+
+    assert done.returncode == 0, done.stdout
+    report = user.report()
+    assert [column["pair"] for column in report["columns"]] == PAIRS
+    assert {column["verdict"] for column in report["columns"]} == {"verified"}
+    assert {column["mode"] for column in report["columns"]} == {"control-plane"}
+    for column in report["columns"]:
+        assert column["torch"] == f"{column['pair']}+cpu"
+        assert [(run["state"], run["tests"], run["expected"]) for run in column["runs"]] == [("complete", 2, 2)]
+        assert [case["outcome"] for case in column["cases"]] == ["passed", "passed"]
+        counts = {
+            entry["machine"]: (entry["unpatched"], entry["patched"]) for entry in column["runs"][0]["guards"]["counts"]
+        }
+        assert counts == {"x86_64": (2, 2), "aarch64": (0, 2)}
+        assert column["runs"][0]["guards"]["names"] == ["IS_ARM64, line 3"]
+
+
+def test_what_was_not_run_stands_in_the_report(tmp_path: Path) -> None:
+    user = make_user(tmp_path, pairs=[stubs.pair_row("2.9.0"), stubs.pair_row("2.10.0")])
+
+    assert user.nox("-s verify-2.10.0").returncode == 0
+
+    assert user.column("2.9.0")["verdict"] == "not-run"
+    assert user.column("2.10.0")["verdict"] == "verified"
+    assert "| 2.9.0 | 2.9.0 | **not run** |" in (user.latest / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("batch", "verdict", "reason"),
+    [
+        (one_file(OK.replace("def test_b(self): pass", "def test_b(self): self.fail('b')")), "failed", "1 failed"),
+        (one_file(OK.replace("import", "import nothing_of_that_name\nimport", 1)), "failed", "collection-error"),
+        (one_file("import unittest\n"), "hollow", "0 tests, 2 expected"),
+        (one_file(OK.replace("    def test_b(self): pass\n", "")), "hollow", "1 tests, 2 expected"),
+        (one_file(OK) | {"test_requirements": ["not-on-any-index"]}, "blocked", "not-on-any-index"),
+        (one_file(OK) | {"upstream": {"repository": ["nowhere/{torch}"]}}, "blocked", "nowhere/2.10.0"),
+    ],
+)
+def test_exit_status_is_zero_only_for_a_good_verdict(
+    tmp_path: Path, batch: dict[str, Any], verdict: str, reason: str
+) -> None:
+    wheels = {key: value for key, value in batch.items() if key != "test_requirements"}
+    user = make_user(tmp_path, **wheels)
+    stubs.write_batch(tmp_path / "batch", **batch)
+
+    done = user.nox("-s verify-2.10.0")
+
+    assert done.returncode == 1
+    column = user.column("2.10.0")
+    assert column["verdict"] == verdict
+    assert reason in column["reason"]
+    assert reason in done.stdout
+    if verdict == "blocked":
+        assert re.fullmatch(r"[a-z-]+", column["blocked"]["code"])
+        assert column["blocked"]["remedy"] in done.stdout
+
+
+def test_a_second_run_needs_nothing_and_says_the_same(tmp_path: Path) -> None:
+    user = make_user(tmp_path)
+    user.nox("-s verify-2.10.0")
+    first, document = user.report(), (user.latest / "report.md").read_text()
+    tree = tmp_path / "batch" / "trees"
+    links = tmp_path / "links"
+    links.rename(tmp_path / "gone")
+
+    done = user.nox("-s verify-2.10.0", UV_FIND_LINKS="")
+
+    assert done.returncode == 0, done.stdout
+    assert "reused" in done.stdout
+    assert without_times(user.report()) == without_times(first)
+    numbers = re.compile(r"\d+\.\d+ s|\| \d+\.\d \|")
+    assert numbers.sub("", (user.latest / "report.md").read_text()) == numbers.sub("", document)
+    assert tree.is_dir()
+
+
+def test_list_reads_like_a_table_of_contents_and_gives_ci_its_jobs(tmp_path: Path) -> None:
+    user = make_user(tmp_path, pairs=[stubs.pair_row("2.10.0"), stubs.pair_row("2.7.1", "2.7.1.post2")])
+
+    listed = user.nox("-l").stdout
+    jobs = json.loads(user.nox("-l --json -t verify").stdout)
+
+    assert "verify-2.7.1 [verify] -> Verify torch 2.7.1 with torch-npu 2.7.1.post2." in listed
+    assert listed.index("verify-2.7.1") < listed.index("verify-2.10.0") < listed.index("report ->")
+    assert [job["session"] for job in jobs if "verify" in job["tags"]] == ["verify-2.7.1", "verify-2.10.0"]
+
+
+def test_a_wrong_batch_ends_with_two_before_anything_is_built(tmp_path: Path) -> None:
+    user = make_user(tmp_path)
+    batch = tmp_path / "batch" / "matrix.toml"
+    batch.write_text(batch.read_text().replace("limit", "limti"))
+
+    done = user.nox("-s verify-2.10.0")
+
+    assert done.returncode == 2
+    assert "limti: unknown key; did you mean 'limit'?" in done.stdout
+    assert not (tmp_path / "nox").exists()
+
+
+@pytest.mark.parametrize("arguments", ["--reruns x", "--reruns 99", "--upstraem sample", "surplus"])
+def test_wrong_arguments_end_with_two_and_what_is_known(tmp_path: Path, arguments: str) -> None:
+    user = make_user(tmp_path)
+
+    done = user.nox(f"-s verify-2.10.0 -- {arguments}")
+
+    assert done.returncode == 2
+    assert "known are --upstream SOURCE, --reruns N, --rebuild" in done.stdout
+
+
+def test_upstream_given_for_one_run_is_meant_from_where_the_user_is(tmp_path: Path) -> None:
+    user = make_user(tmp_path, **one_file(OK))
+    other = tmp_path / "elsewhere" / "test" / "a_test.py"
+    other.parent.mkdir(parents=True)
+    other.write_text(OK + "    def test_c(self): pass\n")
+
+    done = user.nox(f"-s verify-2.10.0 -- --upstream {tmp_path / 'elsewhere'}")
+
+    assert done.returncode == 0, done.stdout
+    assert user.column("2.10.0")["runs"][0]["tests"] == 3
+    assert "3 cases, matrix.toml expects 2" in (user.latest / "report.md").read_text()
+
+
+def test_a_flaky_case_is_never_silently_a_pass(tmp_path: Path) -> None:
+    marker = tmp_path / "ran-once"
+    text = OK.replace(
+        "def test_b(self): pass",
+        f"def test_b(self):\n        import pathlib\n        p = pathlib.Path({str(marker)!r})\n"
+        "        if not p.exists():\n            p.touch()\n            self.fail('the first time')",
+    )
+    user = make_user(tmp_path, **one_file(text))
+
+    done = user.nox("-s verify-2.10.0 -- --reruns 2")
+
+    assert done.returncode == 0, done.stdout
+    column = user.column("2.10.0")
+    flaky = next(case for case in column["cases"] if case["name"] == "test_b")
+    assert flaky["outcome"] == "flaky"
+    assert "the first time" in flaky["message"]
+    assert "1 flaky" in column["reason"]
+    assert "1 cases passed only when their file ran again" in (user.latest / "report.md").read_text()
+
+
+@pytest.mark.parametrize("jobs", ["", "-j 2"])
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")])
+def test_an_interruption_ends_at_once_and_keeps_what_was_learnt(
+    tmp_path: Path, number: signal.Signals, name: str, jobs: str
+) -> None:
+    hang = OK.replace("def test_b(self): pass", "def test_b(self):\n        import time\n        time.sleep(600)")
+    user = make_user(tmp_path, **one_file(hang))
+    marker = f"MARKER={tmp_path}"
+    process = subprocess.Popen(
+        user.command(f"-t verify {jobs}"),
+        cwd=ROOT,
+        env=user.environment | {"MARKER": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not any("run.py" in line and "a_test.py" in line for line in descendants_of(marker)):
+        assert time.monotonic() < deadline, "the test file never started"
+        time.sleep(0.05)
+    time.sleep(0.3)
+
+    process.send_signal(number)
+    start = time.monotonic()
+    output, _ = process.communicate(timeout=30)
+
+    assert time.monotonic() - start < 10
+    assert process.returncode not in (0, 1)
+    assert "Traceback" not in output, output
+    assert descendants_of(marker) == []
+    result = json.loads((user.latest / "2.10.0" / "result.json").read_text())
+    assert result["verdict"] == "not-run"
+    assert "interrupted by" in result["reason"]
+    assert {case["name"]: case["outcome"] for case in result["cases"]} == {"test_a": "passed", "test_b": "not-run"}
+
+
+def test_two_sessions_of_one_pair_do_not_mix(tmp_path: Path) -> None:
+    slow = OK.replace("def test_b(self): pass", "def test_b(self):\n        import time\n        time.sleep(4)")
+    user = make_user(tmp_path, **one_file(slow))
+    user.nox("-s verify-2.10.0 -- --upstream nowhere")  # builds the venv
+
+    both = [
+        subprocess.Popen(
+            user.command("-s verify-2.10.0"), cwd=ROOT, env=user.environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in both]
+
+    assert sorted(process.returncode for process in both) == [0, 1]
+    assert sum("another run holds" in output for output in outputs) == 1
+    assert user.column("2.10.0")["verdict"] == "verified"
+
+
+def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path) -> None:
+    user = make_user(tmp_path, **one_file(OK))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+
+    user.nox("-s verify-2.10.0", TMPDIR=str(temporary))
+
+    assert os.listdir(temporary) == []

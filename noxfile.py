@@ -8,6 +8,7 @@
 #     "junitparser>=4",
 #     "jinja2>=3.1",
 #     "filelock>=3.16",
+#     "defusedxml>=0.7",
 # ]
 # [tool.nox]
 # script-venv-backend = "virtualenv"  # pip reads pip.conf, where a mirror is named; uv does not
@@ -29,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts import collecting, environment, interrupts, matrix, patching, pipeline, preflight, running, upstream  # noqa: E402
 from scripts import report as reporting  # noqa: E402
-from scripts.errors import ConfigError  # noqa: E402
+from scripts.errors import Blocked, ConfigError  # noqa: E402
 
 REPORTS = Path(os.environ.get("REPORTS") or ROOT / "reports")
 
@@ -76,9 +77,13 @@ for PAIR in BATCH.pairs:
 
 @nox.session(venv_backend="none")
 def report(session: nox.Session) -> None:
-    """Merge the latest results of all pairs into one report."""
-    reporting.refresh(REPORTS, BATCH)
-    session.log(str(reporting.path_of(REPORTS, BATCH)))
+    """Merge the latest results of all pairs, or those at the places given after --, into one report."""
+    try:
+        places = [Path(session.invoked_from, place) for place in session.posargs]
+        folder = reporting.combine(REPORTS, BATCH, places) if places else reporting.latest(REPORTS, BATCH)
+    except Blocked as blocked:
+        session.error(str(blocked))
+    session.log(str(folder / reporting.name_of("en")))
 
 
 @nox.session(reuse_venv=True)

@@ -39,16 +39,16 @@ def markdown(report: Report, language: str) -> str:
     return environment.get_template("report.md.jinja").render(
         report=report,
         files=files,
-        runs={(column.pair, run.file): run for column in report.columns for run in column.runs},
+        runs={(column.label, run.file): run for column in report.columns for run in column.runs},
         summary=_summary(report, say),
-        samples=[column.pair for column in report.columns if column.is_sample],
+        samples=[column.label for column in report.columns if column.is_sample],
         control_plane=[
-            column.pair for column in report.columns if column.mode and column.mode.value == "control-plane"
+            column.label for column in report.columns if column.mode and column.mode.value == "control-plane"
         ],
         commands={file: "\n".join((f"cd {command(file)[0]}", command(file)[1])) for file in files},
         adaptations={file: list(_adaptation(report, file, say, language)) for file in files},
         bad=[
-            (column.pair, case)
+            (column.label, case)
             for column in report.columns
             for case in column.cases
             if case.outcome.value not in ("passed", "xfailed")
@@ -104,21 +104,21 @@ def _adaptation(report: Report, file: str, say: Say, language: str) -> Iterable[
             continue
         counts = {entry.machine: entry for entry in run.guards.counts} if run.guards else {}
         if run.patch is None:
-            plain.append(column.pair)
+            plain.append(column.label)
             if len({entry.unpatched for entry in counts.values()}) > 1 and run.guards:
                 told = say(
                     "adaptation.guard-only",
-                    pair=column.pair,
+                    pair=column.label,
                     x86=counts["x86_64"].unpatched,
                     arm=counts["aarch64"].unpatched,
                 )
                 guards.append(f"{told}; {say('adaptation.guard-names', names=', '.join(run.guards.names))}")
             continue
-        patched.append(say("adaptation.patched", pair=column.pair, patch=run.patch.patch))
+        patched.append(say("adaptation.patched", pair=column.label, patch=run.patch.patch))
         patched += [
             say(
                 "adaptation.guard",
-                pair=column.pair,
+                pair=column.label,
                 machine=entry.machine,
                 unpatched=entry.unpatched,
                 patched=entry.patched,
@@ -146,25 +146,25 @@ def _conclusions(report: Report, files: list[str], say: Say) -> Iterable[str]:
         by_verdict[column.verdict].append(column)
     for verdict in (Verdict.VERIFIED, Verdict.SAMPLE_OK):
         if by_verdict[verdict]:
-            pairs = ", ".join(column.pair for column in by_verdict[verdict])
+            pairs = ", ".join(column.label for column in by_verdict[verdict])
             yield say(f"conclusion.{verdict.value}", pairs=pairs, files=len(files))
     for verdict in (Verdict.FAILED, Verdict.HOLLOW, Verdict.BLOCKED, Verdict.NOT_RUN):
         for column in by_verdict[verdict]:
             block = column.blocked
             yield say(
                 f"conclusion.{verdict.value}",
-                pair=column.pair,
+                pair=column.label,
                 reason=column.reason,
                 remedy=block.remedy if block else "",
                 code=block.code if block else "",
             )
     for file in files:
         complete = [
-            column.pair
+            column.label
             for column in report.columns
             if any(run.file == file and run.state is State.COMPLETE for run in column.runs)
         ]
-        others = [column.pair for column in report.columns if column.pair not in complete]
+        others = [column.label for column in report.columns if column.label not in complete]
         key = "file-none" if not complete else "file-some" if others else "file-all"
         yield say(
             f"conclusion.{key}",
@@ -176,4 +176,4 @@ def _conclusions(report: Report, files: list[str], say: Say) -> Iterable[str]:
     for column in report.columns:
         flaky = sum(run.outcomes.get("flaky", 0) for run in column.runs)
         if flaky:
-            yield say("conclusion.flaky", pair=column.pair, number=flaky)
+            yield say("conclusion.flaky", pair=column.label, number=flaky)

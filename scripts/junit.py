@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from xml.etree import ElementTree
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from .results import Case, Outcome, PairResult, Run, State, Verdict
 
-# What XML 1.0 can't hold, not even escaped ("Char" in its section 2.2).
-UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML 1.0 can't hold, not even escaped ("Char" in its section 2.2), and the lone CR, which readers turn into LF.
+UNPRINTABLE = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 BAD_STATES = {State.HOLLOW, State.COLLECTION_ERROR, State.CRASHED, State.TIMEOUT, State.NOT_RUN}
 
 
 def printable(text: str) -> str:
     r"""Return ``text`` with every character that XML can't hold written out, as ``\x00``."""
-    return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+    return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def of_run(result: PairResult, run: Run) -> JUnitXml:
     """Return the JUnit of one run."""
-    return _document(result.pair, [_suite(result, run)])
+    return _document(_label(result), [_suite(result, run)])
 
 
 def of_results(name: str, results: Sequence[PairResult]) -> JUnitXml:
@@ -35,14 +36,19 @@ def of_results(name: str, results: Sequence[PairResult]) -> JUnitXml:
 
 
 def encode(xml: JUnitXml) -> bytes:
-    """Return the document as bytes."""
-    data: bytes = xml.tostring()  # type: ignore[no-untyped-call]
-    return (
-        b"<?xml version='1.0' encoding='UTF-8'?>\n" + data.partition(b"?>\n")[2] if data.startswith(b"<?xml") else data
-    )
+    """Return the document as bytes, the same ones whichever XML library junitparser found."""
+    # What is parsed here was written here.
+    root = ElementTree.fromstring(xml.tostring())  # type: ignore[no-untyped-call]  # noqa: S314
+    ElementTree.indent(root)
+    data: bytes = ElementTree.tostring(root, encoding="UTF-8", xml_declaration=True)
+    return data + b"\n"
 
 
 # Helpers
+
+
+def _label(result: PairResult) -> str:
+    return result.label or result.pair
 
 
 def _document(name: str, suites: Iterable[TestSuite]) -> JUnitXml:
@@ -57,7 +63,7 @@ def _document(name: str, suites: Iterable[TestSuite]) -> JUnitXml:
 
 
 def _suite(result: PairResult, run: Run) -> TestSuite:
-    suite = TestSuite(printable(f"{result.pair}/{run.file}"))
+    suite = TestSuite(printable(f"{_label(result)}/{run.file}"))
     suite.add_property("pair", result.pair)
     _add_properties(suite, result)
     suite.add_property("state", run.state.value)
@@ -67,23 +73,23 @@ def _suite(result: PairResult, run: Run) -> TestSuite:
         suite.add_property("patch", run.patch.patch)
     for case in result.cases:
         if case.file == run.file:
-            suite.add_testcase(_case(result.pair, case))
+            suite.add_testcase(_case(_label(result), case))
     if run.state in BAD_STATES or run.broken_fixtures:
         # No CI server may show a run green that proves nothing: its state is a case of its own.
         words = "; ".join([part for part in (run.reason, *run.broken_fixtures) if part]) or run.state.value
-        suite.add_testcase(_state_case(result.pair, run.file, run.state.value, words))
+        suite.add_testcase(_state_case(_label(result), run.file, run.state.value, words))
     _settle(suite)
     return suite
 
 
 def _pair_suite(result: PairResult) -> TestSuite:
-    suite = TestSuite(printable(result.pair))
+    suite = TestSuite(printable(_label(result)))
     suite.add_property("pair", result.pair)
     _add_properties(suite, result)
     words = result.reason
     if result.blocked:
         words = f"{result.blocked.code}: {result.blocked.cause} {result.blocked.remedy}"
-    suite.add_testcase(_state_case(result.pair, "pair", result.verdict.value, words))
+    suite.add_testcase(_state_case(_label(result), "pair", result.verdict.value, words))
     _settle(suite)
     return suite
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from . import document, junit, results, storage
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from . import document, junit, reading, results, storage
+from .errors import Blocked
 from .matrix import Batch
 from .results import ApiEvidence, PairResult, Report
 from .wording import LANGUAGES
@@ -15,12 +21,39 @@ def refresh(reports: Path, batch: Batch) -> Report:
     folder = results.folder_of(reports, batch)
     with storage.lock(folder.with_name(".latest.lock")):
         merged = merge(batch, results.load_all(reports, batch))
-        storage.write(folder / "report.json", results.encode(merged))
-        storage.write(folder / "report.xml", junit.encode(junit.of_results(batch.matrix.batch, merged.columns)))
-        for language in LANGUAGES:
-            text = document.markdown(merged, language)
-            storage.write(folder / name_of(language), text.encode("utf-8", "backslashreplace"))
+        write(folder, merged)
     return merged
+
+
+def latest(reports: Path, batch: Batch) -> Path:
+    """Write the merged report of a batch's latest results and return its folder."""
+    refresh(reports, batch)
+    return results.folder_of(reports, batch)
+
+
+def combine(reports: Path, batch: Batch, places: Sequence[Path]) -> Path:
+    """Merge the results of other machines that lie at ``places`` into one report, and return its folder.
+
+    The order of the places doesn't matter. Raises Blocked if one can't be read, or if two differ on the same column.
+    """
+    columns = [column for place in places for column in reading.read(place)]
+    if conflicts := reading.conflicts(columns):
+        raise Blocked("conflict", "; ".join(conflicts), "Leave one of the two out.")
+    unique = {msgspec.json.encode(column): column for column in columns}
+    there = {column.pair for column in columns}
+    missing = [results.not_run(pair) for pair in batch.pairs if pair.name not in there]
+    folder = reports / batch.matrix.batch / "merged"
+    write(folder, merge(batch, [*unique.values(), *missing]))
+    return folder
+
+
+def write(folder: Path, merged: Report) -> None:
+    """Write a report in every format into ``folder``."""
+    storage.write(folder / "report.json", results.encode(merged))
+    storage.write(folder / "report.xml", junit.encode(junit.of_results(merged.batch, merged.columns)))
+    for language in LANGUAGES:
+        text = document.markdown(merged, language)
+        storage.write(folder / name_of(language), text.encode("utf-8", "backslashreplace"))
 
 
 def name_of(language: str) -> str:
@@ -34,7 +67,8 @@ def path_of(reports: Path, batch: Batch) -> Path:
 
 
 def merge(batch: Batch, columns: list[PairResult]) -> Report:
-    """Return the report of ``columns``, which stand in version order."""
+    """Return the report of ``columns``, in version order and each with a label of its own."""
+    columns = labelled(columns)
     title = {language: str(getattr(batch.matrix.title, language)) for language in LANGUAGES}
     if any(column.is_sample for column in columns):
         title = {language: f"SAMPLE: {text}" for language, text in title.items()}
@@ -49,3 +83,33 @@ def merge(batch: Batch, columns: list[PairResult]) -> Report:
         ],
         reasons={patch.file: {"en": patch.reason.en, "zh": patch.reason.zh} for patch in batch.matrix.patch},
     )
+
+
+def labelled(columns: Iterable[PairResult]) -> list[PairResult]:
+    """Return columns in version order; a pair that stands more than once is told apart by machine, mode and Python."""
+    ordered = sorted(columns, key=_order)
+    times = Counter(column.pair for column in ordered)
+    return [
+        msgspec.structs.replace(
+            column,
+            label=column.pair
+            if times[column.pair] == 1
+            else " ".join(
+                [column.pair, column.machine or "?", column.mode.value if column.mode else "?", f"py{column.python}"]
+            ),
+        )
+        for column in ordered
+    ]
+
+
+# Helpers
+
+
+def _order(column: PairResult) -> tuple[object, ...]:
+    """Return what columns are ordered by: 2.7.1 before 2.10.0, names that are no version last."""
+    try:
+        version: tuple[object, ...] = (0, Version(column.pair.partition("-")[0]))
+    except InvalidVersion:
+        version = (1, column.pair)
+    rest = (column.machine or "", column.mode.value if column.mode else "", column.python)
+    return (*version, column.pair, *rest, msgspec.json.encode(column))

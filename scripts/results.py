@@ -171,9 +171,13 @@ class EnvironmentFacts(Record, frozen=True, kw_only=True):
 
 
 class PairResult(Record, frozen=True, kw_only=True):
-    """All that is known of one pair: what result.json holds, and one column of report.json."""
+    """All that is known of one pair: what result.json holds, and one column of report.json.
+
+    ``label`` is what the column is called: the pair, and where it was run if a report has the pair more than once.
+    """
 
     pair: str
+    label: str = ""
     torch: str
     torch_npu: str
     python: str

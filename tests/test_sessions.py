@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from scripts import matrix
 from tests import stubs
 
 ROOT = Path(__file__).parent.parent
@@ -60,8 +61,6 @@ class User:
 
 def make_user(tmp_path: Path, **batch: Any) -> User:
     """Return a user whose batch is ``batch`` (see stubs.write_batch), with wheels for all its pairs."""
-    from scripts import matrix
-
     path = stubs.write_batch(tmp_path / "batch", **batch)
     stubs.wheels_of(tmp_path / "links", matrix.load(path))
     return User(tmp_path, path, tmp_path / "links")
@@ -235,9 +234,9 @@ def test_a_flaky_case_is_never_silently_a_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["", "-j 2"])
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interruption_ends_at_once_and_keeps_what_was_learnt(
-    tmp_path: Path, number: signal.Signals, name: str, jobs: str
+    tmp_path: Path, number: signal.Signals, jobs: str
 ) -> None:
     hang = OK.replace("def test_b(self): pass", "def test_b(self):\n        import time\n        time.sleep(600)")
     user = make_user(tmp_path, **one_file(hang))

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import difflib
 import enum
+import os
 import re
+import string
 import tomllib
+import types
 import typing
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from .errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What stands beside the folders of pairs and batches.
+TAKEN = re.compile(r"report\..*|readme\.md", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
-PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
+CANN = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
+# Older interpreters can't run scripts/inside.
+PYTHON = re.compile(r"3\.(9|[1-9][0-9])(\.[0-9]{1,2})?")
+LIMIT_SECONDS = 86_400
+MOST_CASES = 1_000_000
+TOML_TYPES = {
+    dict: "a table",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+}
+ONE_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\S[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
+LONG_WORD = re.compile(r"(\S{80})\S{80,}(\S{20})")
+
+RowType = TypeVar("RowType", bound="Row")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -133,7 +155,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     def patches(self, pair: Pair) -> dict[str, Path]:
         """Return the patch of each test file that needs one for ``pair``, by the test file's path."""
         return {
-            patch.file: self.root / "patches" / f"v{pair.torch}" / f"{patch.file}.patch"
+            patch.file: _patch_path(self.root, pair.torch, patch.file)
             for patch in self.matrix.patch
             if pair.name in patch.pairs
         }
@@ -144,25 +166,31 @@ def load(path: Path) -> Batch:
 
     Raises ConfigError with one line per problem: the file, the key, what is wrong and what was meant perhaps.
     """
+    # Not Path.resolve, which raises RuntimeError for a link to itself.
+    real = Path(os.path.realpath(path))
     try:
-        data = tomllib.loads(path.read_bytes().decode())
+        data = tomllib.loads(real.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: not found; MATRIX names a TOML file like matrix.toml") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path.name}: not readable as TOML: {error}") from None
+        raise _refused(f"{path}: not found; MATRIX names a TOML file like matrix.toml") from None
+    except OSError as error:
+        raise _refused(f"{path}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise _refused(f"{path.name}: not UTF-8: byte {error.object[error.start]:#x} in line {line}") from None
+    except RecursionError:
+        raise _refused(f"{path.name}: not readable as TOML: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError is one; a number of 5000 digits is another
+        raise _refused(f"{path.name}: not readable as TOML: {error}") from None
 
     problems: list[str] = []
-    _check_table(Matrix, data, "", problems)
-    if not problems:
-        matrix = msgspec.convert(data, Matrix)
-        matrix = msgspec.structs.replace(
-            matrix, pair=[msgspec.structs.replace(pair, name=pair.name or pair.torch) for pair in matrix.pair]
-        )
-        problems += _check_meaning(matrix, path.parent)
+    _check(Matrix, data, "", problems)
+    problems += _check_meaning(data, real.parent)
     if problems:
-        raise ConfigError(*(f"{path.name}: {problem}" for problem in problems))
+        raise _refused(*(f"{path.name}: {problem}" for problem in problems))
+    matrix = msgspec.convert(data, Matrix)
+    matrix = msgspec.structs.replace(matrix, pair=[_named(pair) for pair in matrix.pair])
     pairs = tuple(sorted(matrix.pair, key=lambda pair: (pair.version, Version(pair.torch_npu), pair.name)))
-    return Batch(path=path.resolve(), matrix=matrix, pairs=pairs)
+    return Batch(path=real, matrix=matrix, pairs=pairs)
 
 
 def schema() -> dict[str, Any]:
@@ -173,204 +201,305 @@ def schema() -> dict[str, Any]:
 # Helpers
 
 
-def _suggest(word: str, known: typing.Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(sorted(known))}"
+def _refused(*problems: str) -> ConfigError:
+    """Return the error whose problems are one printable line each, whatever the file has in its strings."""
+    return ConfigError(*(LONG_WORD.sub(r"\1…\2", "".join(map(_printable, problem))) for problem in problems))
 
 
-def _check_table(row: type[msgspec.Struct], data: object, where: str, problems: list[str]) -> None:
-    """Check ``data`` against ``row`` key by key, so that every mistake is named and not only the first."""
-    if not isinstance(data, dict):
-        problems.append(f"{where}: expected a table, found {_toml_type(data)}")
-        return
-    prefix = f"{where}." if where else ""
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    close = _closest(word, known)
+    return f"; did you mean '{close}'?" if close else f"; known are {', '.join(sorted(known))}"
+
+
+def _closest(word: str, known: Iterable[str]) -> str:
+    by_lower = {name.lower(): name for name in known}
+    return next((by_lower[match] for match in difflib.get_close_matches(word[:100].lower(), by_lower, n=1)), "")
+
+
+def _named(pair: Pair) -> Pair:
+    return msgspec.structs.replace(pair, name=pair.name or pair.torch)
+
+
+def _check(kind: Any, value: object, where: str, problems: list[str]) -> None:
+    """Check keys and types of ``value`` against the annotation ``kind``: every mistake is named, not only the first."""
+    if isinstance(kind, types.UnionType):
+        kind = typing.get_args(kind)[0]
+    arguments = typing.get_args(kind)
+    base = typing.get_origin(kind) or kind
+    if issubclass(base, msgspec.Struct):
+        expected: tuple[type, ...] = (dict,)
+    elif issubclass(base, enum.Enum):
+        expected = (str,)
+    else:
+        expected = (float, int) if base is float else (base,)
+    if type(value) not in expected:
+        names = {**TOML_TYPES, list: "an array of tables" if _is_row(arguments) else TOML_TYPES[list]}
+        found = TOML_TYPES.get(type(value), "a date or time")
+        problems.append(f"{where}: expected {names[expected[0]]}, found {found}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value, 1):
+            _check(arguments[0], item, f"{where}[{_label(item) or number}]", problems)
+    elif isinstance(value, dict) and not issubclass(base, msgspec.Struct):
+        for key, item in value.items():
+            _check(arguments[1], item, f"{where}.{key}", problems)
+    elif isinstance(value, dict):
+        _check_table(base, value, f"{where}." if where else "", problems)
+    elif base is float and isinstance(value, int) and value.bit_length() > 64:
+        problems.append(f"{where}: out of range")
+    elif issubclass(base, enum.Enum):
+        values = [member.value for member in base]
+        if value not in values:
+            problems.append(f"{where}: '{value}' is none of its values{_suggest(str(value), values)}")
+
+
+def _check_table(row: type[msgspec.Struct], table: dict[str, Any], prefix: str, problems: list[str]) -> None:
     fields = {field.encode_name: field for field in msgspec.structs.fields(row)}
-    problems += [f"{prefix}{key}: unknown key{_suggest(key, fields)}" for key in data if key not in fields]
-    for key, field in fields.items():
-        if key not in data:
-            if field.required:
-                problems.append(f"{prefix}{key}: missing")
-            continue
-        value = data[key]
-        inner = _struct_of(field.type)
-        if typing.get_origin(field.type) is list and inner is not None:
-            if not isinstance(value, list):
-                problems.append(f"{prefix}{key}: expected an array of tables, found {_toml_type(value)}")
-                continue
-            for number, item in enumerate(value, 1):
-                _check_table(inner, item, f"{prefix}{key}[{_label(item) or number}]", problems)
-        elif inner is not None:
-            _check_table(inner, value, f"{prefix}{key}", problems)
+    meant = set()
+    for key in table:
+        if key in fields:
+            _check(fields[key].type, table[key], f"{prefix}{key}", problems)
         else:
-            try:
-                msgspec.convert(value, field.type)
-            except msgspec.ValidationError as error:
-                text = str(error).replace("`", "'")
-                hint = ""
-                if isinstance(field.type, type) and issubclass(field.type, enum.Enum):
-                    hint = _suggest(str(value), [member.value for member in field.type])
-                problems.append(f"{prefix}{key}: {text[:1].lower()}{text[1:]}{hint}")
+            problems.append(f"{prefix}{key}: unknown key{_suggest(key, fields)}")
+            meant.add(_closest(key, fields))
+    problems += [
+        f"{prefix}{key}: missing"
+        for key, field in fields.items()
+        if field.required and key not in table and key not in meant
+    ]
 
 
-def _struct_of(annotation: Any) -> type[msgspec.Struct] | None:
-    """Return the struct in ``S``, ``list[S]`` or ``S | None``."""
-    for candidate in (annotation, *typing.get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
-            return candidate
-    return None
+def _is_row(arguments: tuple[Any, ...]) -> bool:
+    return bool(arguments) and issubclass(arguments[0], msgspec.Struct)
 
 
-def _toml_type(value: object) -> str:
-    names = {dict: "a table", list: "an array", str: "a string", bool: "a boolean", int: "an integer", float: "a float"}
-    return names.get(type(value), type(value).__name__)
+def _label(item: object, keys: Iterable[str] = ("name", "torch", "path", "file")) -> str:
+    """Return what a row is called: the first of ``keys`` that names it."""
+    values = [item.get(key) for key in keys] if isinstance(item, dict) else []
+    return next((value for value in values if isinstance(value, str) and value), "")
 
 
-def _label(item: object) -> str:
-    if isinstance(item, dict):
-        for key in ("name", "torch", "path", "file"):
-            if isinstance(item.get(key), str):
-                return str(item[key])
-    return ""
-
-
-def _check_meaning(matrix: Matrix, root: Path) -> list[str]:
-    """Return what is wrong with a matrix whose keys and types are right."""
+def _sound(row: type[RowType], value: object) -> RowType | None:
+    """Return ``value`` as a row, or None if its keys or types are wrong, which was said already."""
     problems: list[str] = []
-    if not NAME.fullmatch(matrix.batch):
-        problems.append(f"batch: '{matrix.batch}' can't name a folder; use letters, digits, dot, dash, underscore")
-    if not matrix.upstream.repository:
-        problems.append("upstream.repository: empty; name a git URL or a folder template")
-    for key, templates in {"repository": matrix.upstream.repository, "tag": [matrix.upstream.tag]}.items():
-        for template in templates:
-            problems += [f"upstream.{key}: {problem}" for problem in _check_template(template)]
-    for number, requirement in enumerate(matrix.test_requirements, 1):
-        try:
-            Requirement(requirement)
-        except InvalidRequirement:
+    _check(row, value, "", problems)
+    return None if problems else msgspec.convert(value, row)
+
+
+def _rows(row: type[RowType], data: Mapping[str, Any], key: str) -> list[RowType]:
+    """Return the sound rows of a section."""
+    items = data.get(key)
+    found = [_sound(row, item) for item in items] if isinstance(items, list) else []
+    return [item for item in found if item is not None]
+
+
+def _names(data: Mapping[str, Any], section: str, *keys: str) -> set[str] | None:
+    """Return what the rows of a section are called, unsound ones too; None if that can't be known."""
+    items = data.get(section)
+    names = {_label(item, keys) for item in items} if isinstance(items, list) else {""}
+    return None if "" in names else names
+
+
+def _check_meaning(data: Mapping[str, Any], root: Path) -> list[str]:
+    """Return what is wrong beyond keys and types, in all that has the right ones."""
+    problems: list[str] = []
+    pairs = [_named(pair) for pair in _rows(Pair, data, "pair")]
+    names = _names(data, "pair", "name", "torch")
+    paths = _names(data, "test-file", "path")
+    batch = data.get("batch")
+    if isinstance(batch, str) and (not NAME.fullmatch(batch) or TAKEN.fullmatch(batch)):
+        problems.append(f"batch: '{batch}' can't name a folder; use letters, digits, dot, dash, underscore")
+    problems += [f"{key}: empty; a batch has at least one" for key in ("pair", "test-file") if data.get(key) == []]
+    problems += _check_text("title", _sound(Text, data.get("title")))
+    problems += _check_upstream(_sound(Upstream, data.get("upstream")))
+    cann = _sound(Cann, data.get("cann"))
+    if cann and not ONE_LINE.fullmatch(cann.set_env):
+        problems.append(f"cann.set-env: '{cann.set_env}' is not the path of a set_env.sh")
+    requirements = data.get("test-requirements")
+    for number, requirement in enumerate(requirements if isinstance(requirements, list) else [], 1):
+        if isinstance(requirement, str) and not _is_requirement(requirement):
             problems.append(f"test-requirements[{number}]: '{requirement}' is not a requirement such as 'numpy<3'")
-    problems += _check_pairs(matrix.pair)
-    names = {pair.name for pair in matrix.pair}
-    problems += _check_files(matrix, names)
-    problems += _check_patches(matrix, names, root)
-    seen: set[str] = set()
-    for api in matrix.api:
-        if api.name in seen:
-            problems.append(f"api[{api.name}]: stands twice; an API is listed once")
-        seen.add(api.name)
-        if not all(part.isidentifier() for part in api.name.split(".")) or "." not in api.name:
-            problems.append(
-                f"api[{api.name}].name: not a dotted name such as 'torch.distributed.elastic.timer.expires'"
-            )
+    problems += _check_pairs(pairs)
+    problems += _check_files(_rows(TestFile, data, "test-file"), names)
+    problems += _check_patches(_rows(Patch, data, "patch"), pairs, names, paths, root)
+    problems += _check_apis(_rows(Api, data, "api"))
     return problems
 
 
+def _check_text(where: str, text: Text | None) -> list[str]:
+    languages = {"en": text.en, "zh": text.zh} if text else {}
+    return [
+        f"{where}.{language}: '{words}' is not one line of text"
+        for language, words in languages.items()
+        if not ONE_LINE.fullmatch(words)
+    ]
+
+
+def _check_upstream(upstream: Upstream | None) -> list[str]:
+    if upstream is None:
+        return []
+    problems = [] if upstream.repository else ["upstream.repository: empty; name a git URL or a folder template"]
+    for number, template in enumerate(upstream.repository, 1):
+        problems += [f"upstream.repository[{number}]: {problem}" for problem in _check_template(template)]
+    return problems + [f"upstream.tag: {problem}" for problem in _check_template(upstream.tag)]
+
+
 def _check_template(template: str) -> list[str]:
+    if not ONE_LINE.fullmatch(template) or template.startswith("-"):
+        return [f"'{template}' is nothing that git could be given"]
     try:
-        template.format(torch="2.10.0", torch_npu="2.10.0")
-    except (KeyError, IndexError, ValueError, AttributeError):
-        return [f"'{template}' has a placeholder that isn't known; use {{torch}} or {{torch_npu}}"]
-    return []
+        fields = list(string.Formatter().parse(template))
+    except ValueError as error:
+        return [f"'{template}' is not a template: {error}; a brace itself is written twice"]
+    if all(name in (None, "torch", "torch_npu") and not (spec or conversion) for _, name, spec, conversion in fields):
+        return []
+    return [f"'{template}' has a placeholder that isn't known; use {{torch}} or {{torch_npu}}"]
 
 
 def _check_pairs(pairs: list[Pair]) -> list[str]:
     problems: list[str] = []
-    if not pairs:
-        problems.append("pair: empty; a batch has at least one pair")
-    by_name: dict[str, Pair] = {}
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
         where = f"pair[{pair.name}]"
-        for key, version in {"torch": pair.torch, "torch-npu": pair.torch_npu, "cann": pair.cann}.items():
-            if version is not None and not _is_version(version):
-                problems.append(f"{where}.{key}: '{version}' is not a version such as '2.10.0' or '2.7.1.post2'")
-        if "+" in pair.torch:
-            problems.append(
-                f"{where}.torch: '{pair.torch}' names a build; leave '+…' out, a CPU build is preferred anyway"
-            )
+        torch = _check_version(pair.torch)
+        if not torch and "+" in pair.torch:
+            torch = [f"'{pair.torch}' names a build; leave '+…' out, a CPU build is preferred anyway"]
+        problems += [f"{where}.torch: {problem}" for problem in torch]
+        problems += [f"{where}.torch-npu: {problem}" for problem in _check_version(pair.torch_npu)]
+        if pair.cann is not None and not CANN.fullmatch(pair.cann):
+            problems.append(f"{where}.cann: '{pair.cann}' is not a version such as '8.5.0' or '8.3.RC1'")
         if not PYTHON.fullmatch(pair.python):
-            problems.append(f"{where}.python: '{pair.python}' is not a Python version such as '3.11'")
+            problems.append(f"{where}.python: '{pair.python}' is not a Python version such as '3.11', from 3.9 on")
         if pair.commit is not None and not COMMIT.fullmatch(pair.commit):
             problems.append(f"{where}.commit: '{pair.commit}' is not a full commit id (40 hexadecimal digits)")
-        if not NAME.fullmatch(pair.name):
+        named = NAME.fullmatch(pair.name) and not TAKEN.fullmatch(pair.name)
+        if not named and not (torch and pair.name == pair.torch):
             problems.append(f"{where}.name: '{pair.name}' can't name a session; use letters, digits, dot and dash")
-        elif pair.name in by_name:
-            same = by_name[pair.name]
-            hint = (
-                "remove one"
-                if (same.torch, same.torch_npu, same.python) == (pair.torch, pair.torch_npu, pair.python)
-                else f"give one a name of its own, such as name = '{pair.torch}-npu{pair.torch_npu}'"
-            )
-            problems.append(f"{where}: stands twice; {hint}")
-        by_name.setdefault(pair.name, pair)
+        for other in pairs[:number]:
+            if msgspec.structs.replace(other, name=pair.name) == pair:
+                problems.append(f"{where}: stands twice; remove one")
+            elif other.name == pair.name:
+                own = f"{pair.torch}-npu{pair.torch_npu}"
+                problems.append(f"{where}: stands twice; give one a name of its own, such as name = '{own}'")
+            elif _folder(other.name) == _folder(pair.name):
+                problems.append(f"{where}.name: too like '{other.name}', both would have one folder; rename one")
+            else:
+                continue
+            break
     return problems
 
 
-def _check_files(matrix: Matrix, names: set[str]) -> list[str]:
+def _folder(name: str) -> str:
+    """Return ``name`` without what nox drops for a venv's folder: '2.10.0' and '2-10-0' share one, 'a' and 'A' too."""
+    return re.sub(r"[\W_]+", "-", name.lower()).strip("-")
+
+
+def _check_version(text: str) -> list[str]:
+    try:
+        version = Version(text)
+    except ValueError:  # InvalidVersion is one; a number of 5000 digits is another
+        return [f"'{text}' is not a version such as '2.10.0' or '2.7.1.post2'"]
+    # Tags and wheels have the full and normal form: v2.10.0, never vv2.10.0 or v2.10.
+    numbers = ".".join(map(str, (*version.release, 0, 0)[: max(3, len(version.release))]))
+    normal = str(version).replace(version.base_version.rpartition("!")[2], numbers, 1)
+    return [f"'{text}' is not how releases are named; did you mean '{normal}'?"] if text != normal else []
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        Requirement(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _check_files(files: list[TestFile], names: set[str] | None) -> list[str]:
     problems: list[str] = []
-    if not matrix.test_file:
-        problems.append("test-file: empty; a batch has at least one test file")
     seen: set[str] = set()
-    for file in matrix.test_file:
+    for file in files:
         where = f"test-file[{file.path}]"
         if file.path in seen:
             problems.append(f"{where}: stands twice; a test file is listed once")
         seen.add(file.path)
         if problem := _leaves_root(file.path):
             problems.append(f"{where}.path: {problem}")
-        elif not file.path.endswith(".py"):
-            problems.append(f"{where}.path: not a Python file")
-        if not 0 < file.limit <= 86_400:
-            problems.append(f"{where}.limit: {file.limit:g} is not a number of seconds between 1 and 86400")
+        elif not file.path.endswith(".py") or not PurePosixPath(file.path).stem.isidentifier():
+            problems.append(f"{where}.path: not a Python file that can be imported, such as 'test/a_test.py'")
+        if not 0 < file.limit <= LIMIT_SECONDS:
+            problems.append(f"{where}.limit: {file.limit:g} is not a number of seconds up to {LIMIT_SECONDS}")
         for name, count in file.expected.items():
-            if name not in names:
+            if names is not None and name not in names:
                 problems.append(f"{where}.expected.{name}: no such pair{_suggest(name, names)}")
             elif count < 1:
                 problems.append(f"{where}.expected.{name}: {count} cases prove nothing; expect at least 1")
+            elif count > MOST_CASES:
+                problems.append(f"{where}.expected.{name}: {count} cases are more than a file has")
         problems += [
             f"{where}.expected: says nothing of pair '{name}'; add the number of cases that must run"
-            for name in sorted(names - file.expected.keys())
+            for name in sorted((names or set()) - file.expected.keys())
         ]
     return problems
 
 
-def _check_patches(matrix: Matrix, names: set[str], root: Path) -> list[str]:
+def _check_patches(
+    patches: list[Patch], pairs: list[Pair], names: set[str] | None, paths: set[str] | None, root: Path
+) -> list[str]:
     problems: list[str] = []
-    files = {file.path for file in matrix.test_file}
-    torch = {pair.name: pair.torch for pair in matrix.pair}
+    torch = {pair.name: pair.torch for pair in pairs}
     seen: set[tuple[str, str]] = set()
-    for patch in matrix.patch:
+    for patch in patches:
         where = f"patch[{patch.file}]"
+        problems += _check_text(f"{where}.reason", patch.reason)
         if problem := _leaves_root(patch.file):
             problems.append(f"{where}.file: {problem}")
             continue
-        if patch.file not in files:
-            problems.append(f"{where}.file: no such test file{_suggest(patch.file, files)}")
+        if paths is not None and patch.file not in paths:
+            problems.append(f"{where}.file: no such test file{_suggest(patch.file, paths)}")
             continue
+        if not patch.pairs:
+            problems.append(f"{where}.pairs: empty; name the pairs that the patch is for")
         for name in patch.pairs:
-            if name not in names:
+            if names is not None and name not in names:
                 problems.append(f"{where}.pairs: no pair '{name}'{_suggest(name, names)}")
                 continue
             if (patch.file, name) in seen:
                 problems.append(f"{where}.pairs: '{name}' has two patches for this file; a file has one")
+                continue
             seen.add((patch.file, name))
-            path = root / "patches" / f"v{torch[name]}" / f"{patch.file}.patch"
-            if not path.is_file():
-                problems.append(f"{where}.pairs: no file {path.relative_to(root)} for '{name}'")
+            if name in torch and not _check_version(torch[name]):
+                path = _patch_path(root, torch[name], patch.file)
+                if not os.path.isfile(path):  # noqa: PTH113 (it takes every error for a no)
+                    problems.append(f"{where}.pairs: no file {path.relative_to(root)} for '{name}'")
+    return problems
+
+
+def _patch_path(root: Path, torch: str, file: str) -> Path:
+    return root / "patches" / f"v{torch}" / f"{file}.patch"
+
+
+def _check_apis(apis: list[Api]) -> list[str]:
+    problems: list[str] = []
+    seen: set[str] = set()
+    for api in apis:
+        where = f"api[{api.name}]"
+        if api.name in seen:
+            problems.append(f"{where}: stands twice; an API is listed once")
+        seen.add(api.name)
+        if not all(part.isidentifier() for part in api.name.split(".")) or "." not in api.name:
+            problems.append(f"{where}.name: not a dotted name such as 'torch.distributed.elastic.timer.expires'")
+        problems += _check_text(f"{where}.does", api.does)
     return problems
 
 
 def _leaves_root(path: str) -> str:
     """Return why ``path`` is not a plain path below the tree's root, or an empty string."""
-    pure = PurePosixPath(path)
-    if not path or "\\" in path or any(ord(character) < 32 for character in path):
-        return f"{path!r} is not a path in upstream's tree"
-    if pure.is_absolute() or ".." in pure.parts or str(pure) != path:
-        return f"'{path}' leaves the tree or isn't plain; give it as upstream has it, such as 'test/a_test.py'"
+    parts = path.split("/")
+    if PurePosixPath(path).is_absolute() or ".." in parts:
+        return f"'{path}' leaves the tree; give it as upstream has it, such as 'test/a_test.py'"
+    # A part that starts with a dash would be taken for an option.
+    plain = all(part not in ("", ".") and part[0] != "-" and len(part.encode()) <= 200 for part in parts)
+    if not plain or "\\" in path or not path.isprintable() or len(path.encode()) > 1000:
+        return f"'{path}' is not a path as upstream has it, such as 'test/a_test.py'"
     return ""
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

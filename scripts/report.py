@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from . import document, junit, reading, results, storage
+from . import document, junit, page, reading, results, storage
 from .errors import Blocked
 from .matrix import Batch
 from .results import ApiEvidence, PairResult, Report
@@ -51,6 +51,7 @@ def write(folder: Path, merged: Report) -> None:
     """Write a report in every format into ``folder``."""
     storage.write(folder / "report.json", results.encode(merged))
     storage.write(folder / "report.xml", junit.encode(junit.of_results(merged.batch, merged.columns)))
+    storage.write(folder / "report.html", page.html(merged, folder).encode("utf-8", "backslashreplace"))
     for language in LANGUAGES:
         text = document.markdown(merged, language)
         storage.write(folder / name_of(language), text.encode("utf-8", "backslashreplace"))

@@ -143,9 +143,7 @@ def column(
         finished="2026-01-02T02:31:00+00:00",
     )
     verdict, reason = outcomes.verdict_of(made)
-    return PairResult(
-        **{name: getattr(made, name) for name in made.__struct_fields__} | {"verdict": verdict, "reason": reason}
-    )
+    return msgspec.structs.replace(made, verdict=verdict, reason=reason)
 
 
 def run(
@@ -158,7 +156,7 @@ def run(
     guarded: bool = False,
     patched: bool = False,
 ) -> tuple[Run, list[Case]]:
-    """Return a run with ``tests`` cases, the first of which have the outcomes ``bad`` and hostile names and messages."""
+    """Return a run with ``tests`` cases, the first ones with the outcomes ``bad`` and hostile names and messages."""
     bad = bad or []
     cases = [
         Case(
@@ -167,9 +165,7 @@ def run(
             name=f"test_{number:03}" + (HOSTILE if number < len(bad) else ""),
             outcome=bad[number] if number < len(bad) else Outcome.PASSED,
             seconds=None if number < len(bad) else 0.25,
-            message=f"Traceback (most recent call last):\n  {HOSTILE}\nAssertionError: {HOSTILE}"
-            if number < len(bad)
-            else "",
+            message=f"Traceback:\n{HOSTILE}\nError: {HOSTILE}" if number < len(bad) else "",
         )
         for number in range(tests)
     ]

@@ -1,0 +1,256 @@
+"""report.html: one self-contained page, readable from a mail attachment, without a server or a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from . import wording
+from .document import TEMPLATES, is_ok
+from .results import Case, Outcome, Report, Run, State, Verdict
+
+# Colour is never the only sign: each has a mark and a word beside it.
+CONTROL = {number: f"\\x{number:02x}" for number in (*range(32), 0x7F) if chr(number) not in "\n\t"}
+VERDICT_TONES = {
+    Verdict.VERIFIED: ("good", "✓"),
+    Verdict.SAMPLE_OK: ("warn", "≈"),
+    Verdict.FAILED: ("bad", "✗"),
+    Verdict.HOLLOW: ("warn", "○"),
+    Verdict.BLOCKED: ("warn", "⊘"),
+    Verdict.NOT_RUN: ("none", "–"),
+}
+OUTCOME_TONES = {
+    Outcome.PASSED: ("good", "✓", "p"),
+    Outcome.FAILED: ("bad", "✗", "f"),
+    Outcome.ERROR: ("bad", "✗", "e"),
+    Outcome.SKIPPED: ("warn", "⊘", "s"),
+    Outcome.XFAILED: ("good", "✓", "x"),
+    Outcome.XPASSED: ("bad", "✗", "u"),
+    Outcome.CRASHED: ("bad", "☠", "c"),
+    Outcome.TIMEOUT: ("bad", "◷", "t"),
+    Outcome.NOT_RUN: ("warn", "–", "n"),
+    Outcome.FLAKY: ("warn", "≈", "k"),
+}
+SECTIONS = (
+    ("verdicts", "page.verdicts"),
+    ("files", "page.files"),
+    ("cases", "page.cases"),
+    ("apis", "apis.heading"),
+    ("guards", "page.guards"),
+    ("patches", "page.patches"),
+    ("environments", "page.environments"),
+)
+TAIL_BYTES = 6_000
+MESSAGE_CHARACTERS = 6_000
+STATIC_ROWS = 200
+ABSENT = "."
+
+
+def html(report: Report, logs: Path | None = None) -> str:
+    """Return the page. ``logs`` is the folder of the report; the ends of logs of runs that are not good are shown."""
+    say = wording.say_in("en")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+        finalize=_visible,
+    )
+    files = list(dict.fromkeys(run.file for column in report.columns for run in column.runs))
+    counted = [(verdict, sum(column.verdict is verdict for column in report.columns)) for verdict in Verdict]
+    bad = [
+        (column.label, case)
+        for column in report.columns
+        for case in column.cases
+        if case.outcome not in (Outcome.PASSED, Outcome.XFAILED)
+    ]
+    return environment.get_template("report.html.jinja").render(
+        report=report,
+        t=_Translator(say),
+        css=(TEMPLATES / "report.css").read_text(),
+        js=(TEMPLATES / "report.js").read_text(),
+        data=_embed(_data(report, files, logs)),
+        files=files,
+        runs={(column.label, run.file): run for column in report.columns for run in column.runs},
+        counts=[(verdict.value, number) for verdict, number in counted if number],
+        samples=[column.label for column in report.columns if column.is_sample],
+        control_plane=[
+            column.label for column in report.columns if column.mode and column.mode.value == "control-plane"
+        ],
+        sections=SECTIONS,
+        bad=bad[:STATIC_ROWS],
+        patched=any(run.patch for column in report.columns for run in column.runs),
+        plot=_plot(report, files),
+        tone=lambda verdict: VERDICT_TONES[verdict][0],
+        mark=lambda verdict: VERDICT_TONES[verdict][1],
+        run_tone=lambda run: _run_sign(run)[0],
+        run_mark=lambda run: _run_sign(run)[1],
+    )
+
+
+# Helpers
+
+
+def _visible(value: Any) -> Any:
+    """Return text with its control characters written out, and anything else as it is."""
+    return value.translate(CONTROL) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+class _Translator:
+    """Looks up English texts for the page as it is sent; the page itself changes them to another language."""
+
+    def __init__(self, say: wording.Say) -> None:
+        self.say = say
+
+    def __call__(self, key: str, **values: Any) -> str:
+        if "verdict" in values:
+            values = values | {"verdict": self.say(f"verdict.{values['verdict']}")}
+        return self.say(key, **values)
+
+
+def _run_sign(run: Run) -> tuple[str, str]:
+    if run.state is State.NOT_RUN:
+        return "none", "–"
+    if run.state is State.HOLLOW:
+        return "warn", "○"
+    return ("good", "✓") if is_ok(run) else ("bad", "✗")
+
+
+def _embed(value: object) -> str:
+    """Return JSON that can stand inside a script element, whatever is in it."""
+    text = msgspec.json.encode(value).decode()
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _data(report: Report, files: list[str], logs: Path | None) -> dict[str, Any]:
+    numbers = {file: number for number, file in enumerate(files)}
+    return {
+        "columns": [column.label for column in report.columns],
+        "files": files,
+        "titles": report.titles,
+        "texts": {language: wording.load(language) for language in wording.LANGUAGES},
+        "letters": {letter: outcome.value for outcome, (_, _, letter) in OUTCOME_TONES.items()},
+        "marks": {outcome.value: mark for outcome, (_, mark, _) in OUTCOME_TONES.items()},
+        "tones": {outcome.value: tone for outcome, (tone, _, _) in OUTCOME_TONES.items()},
+        "cases": _cases(report, numbers),
+        "runs": {
+            f"{number}-{numbers[run.file]}": _run(run, column.label, logs)
+            for number, column in enumerate(report.columns)
+            for run in column.runs
+        },
+    }
+
+
+def _cases(report: Report, files: Mapping[str, int]) -> list[list[Any]]:
+    """Return each case as file, class, name, a letter per column, milliseconds per column, messages by column."""
+    found: dict[tuple[str, str, str], list[Any]] = {}
+    width = len(report.columns)
+    for number, column in enumerate(report.columns):
+        for case in column.cases:
+            row = found.get(case.key)
+            if row is None:
+                row = found[case.key] = [
+                    files[case.file],
+                    _visible(case.cls),
+                    _visible(case.name),
+                    [ABSENT] * width,
+                    [None] * width,
+                    {},
+                ]
+            _place(row, number, case)
+    for row in found.values():
+        row[3] = "".join(row[3])
+    return list(found.values())
+
+
+def _place(row: list[Any], number: int, case: Case) -> None:
+    row[3][number] = OUTCOME_TONES[case.outcome][2]
+    if case.seconds is not None:
+        row[4][number] = round(case.seconds * 1000)
+    if case.message and case.outcome is not Outcome.PASSED:
+        row[5][str(number)] = _visible(case.message[-MESSAGE_CHARACTERS:])
+
+
+def _run(run: Run, label: str, logs: Path | None) -> dict[str, Any]:
+    said = ""
+    if run.ran is not None:
+        tests = "1 test" if run.ran == 1 else f"{run.ran} tests"
+        said = f"Ran {tests} in {run.unittest_seconds or 0:.3f} s"
+    return {
+        "state": run.state.value,
+        "tests": run.tests,
+        "expected": run.expected,
+        "reason": run.reason,
+        "command": run.command,
+        "said": said,
+        "findings": [*run.broken_fixtures, *run.findings],
+        "stacks": run.stacks,
+        "log": log_link(run, label),
+        "patch": run.patch.patch if run.patch else "",
+        "tail": "" if is_ok(run) or logs is None else _tail(logs, log_link(run, label)),
+    }
+
+
+def log_link(run: Run, label: str) -> str:
+    """Return where a run's log lies beside the report; only a plain path below it, whatever a result says."""
+    link = f"{label}/{run.file}.log"
+    return link if run.log == link and ".." not in link.split("/") and not link.startswith("/") else ""
+
+
+def _tail(folder: Path, link: str) -> str:
+    try:
+        with (folder / link).open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            return str(_visible(stream.read().decode(errors="replace")))
+    except OSError:
+        return ""
+
+
+def _plot(report: Report, files: list[str]) -> str:
+    """Return bars of seconds per test file and pair, as SVG; empty where nothing ran."""
+    columns = [column for column in report.columns if any(run.seconds for run in column.runs)]
+    if not columns or len(columns) * len(files) > 400:
+        return ""
+    runs = {(column.label, run.file): run for column in columns for run in column.runs}
+    longest = max((run.seconds or 0) for run in runs.values()) or 1
+    top = 10 ** math.floor(math.log10(longest))
+    top *= math.ceil(longest / top)
+    bar, gap, left, height = 16, 5, 40, 110
+    width = left + max(320, len(columns) * (bar + gap + 18)) + 10
+    step = (width - left - 10) / len(columns)
+    parts = []
+    for number, file in enumerate(files):
+        base = (number + 1) * (height + 60) - 24
+        parts.append(f'<text x="0" y="{base - height - 12}" font-weight="600">{escape(file)}</text>')
+        parts += [
+            f'<path class="axis" d="M {left} {base - part * height:.0f} H {width}"/>'
+            f'<text x="{left - 6}" y="{base - part * height + 4:.0f}" text-anchor="end">{top * part:g}</text>'
+            for part in (0, 0.5, 1)
+        ]
+        for place, column in enumerate(columns):
+            run = runs.get((column.label, file))
+            x = left + place * step + (step - bar) / 2
+            parts.append(
+                f'<text x="{x + bar / 2:.0f}" y="{base + 15}" text-anchor="middle">{escape(column.label[:12])}</text>'
+            )
+            if run and run.seconds:
+                tall = run.seconds / top * height
+                tone = "bar" if is_ok(run) else "bar bad"
+                told = escape(f"{column.label}: {run.seconds:.1f} s, {run.state.value}")
+                parts.append(
+                    f'<rect class="{tone}" x="{x:.0f}" y="{base - tall:.1f}" width="{bar}" height="{max(tall, 1):.1f}">'
+                    f"<title>{told}</title></rect>"
+                )
+    total = len(files) * (height + 60)
+    label = escape(f"seconds of {len(files)} test files in {len(columns)} pairs")
+    opening = f'<svg viewBox="0 0 {width:.0f} {total}" width="{width:.0f}" role="img" aria-label="{label}">'
+    return f"{opening}{''.join(parts)}</svg>"

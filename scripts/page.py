@@ -193,16 +193,10 @@ def _run(run: Run, label: str, logs: Path | None) -> dict[str, Any]:
         "said": said,
         "findings": [*run.broken_fixtures, *run.findings],
         "stacks": run.stacks,
-        "log": log_link(run, label),
+        "log": run.link(label),
         "patch": run.patch.patch if run.patch else "",
-        "tail": "" if is_ok(run) or logs is None else _tail(logs, log_link(run, label)),
+        "tail": "" if is_ok(run) or logs is None else _tail(logs, run.link(label)),
     }
-
-
-def log_link(run: Run, label: str) -> str:
-    """Return where a run's log lies beside the report; only a plain path below it, whatever a result says."""
-    link = f"{label}/{run.file}.log"
-    return link if run.log == link and ".." not in link.split("/") and not link.startswith("/") else ""
 
 
 def _tail(folder: Path, link: str) -> str:

@@ -131,6 +131,14 @@ class Run(Record, frozen=True, kw_only=True):
     stacks: str = ""
     attempts: int = 1
 
+    def link(self, label: str) -> str:
+        """Return where the log lies beside a report, for the column ``label``: a plain path below it, or nothing.
+
+        A result from elsewhere may name any path; only the one that this project writes is ever linked to.
+        """
+        plain = f"{label}/{self.file}.log"
+        return plain if self.log == plain and not {"", ".."} & set(plain.split("/")) else ""
+
 
 class Block(Record, frozen=True, kw_only=True):
     """Why a pair could not be tried; ``code`` is for scripts."""

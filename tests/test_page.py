@@ -207,9 +207,9 @@ def test_printing_opens_what_is_folded(page: Page, address: str) -> None:
 def test_a_log_link_stays_below_the_report() -> None:
     run, _ = examples.run(examples.TIMER, 1)
     for log in ("javascript:alert(1)", "../../etc/passwd", "/etc/passwd", "2.6.0/../../x.log"):
-        assert html_page.log_link(msgspec.structs.replace(run, log=log), "2.6.0") == ""
+        assert msgspec.structs.replace(run, log=log).link("2.6.0") == ""
     honest = msgspec.structs.replace(run, log=f"2.6.0/{examples.TIMER}.log")
-    assert html_page.log_link(honest, "2.6.0") == f"2.6.0/{examples.TIMER}.log"
+    assert honest.link("2.6.0") == f"2.6.0/{examples.TIMER}.log"
 
 
 def test_every_outcome_has_a_letter_a_mark_and_a_word_in_both_languages() -> None:

@@ -29,8 +29,10 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
 from scripts import collecting, environment, interrupts, matrix, patching, pipeline, preflight, running, upstream  # noqa: E402
+from scripts import export as exporting  # noqa: E402
 from scripts import report as reporting  # noqa: E402
 from scripts.errors import Blocked, ConfigError  # noqa: E402
+from scripts.results import Verdict  # noqa: E402
 
 REPORTS = Path(os.environ.get("REPORTS") or ROOT / "reports")
 
@@ -82,8 +84,21 @@ def report(session: nox.Session) -> None:
         places = [Path(session.invoked_from, place) for place in session.posargs]
         folder = reporting.combine(REPORTS, BATCH, places) if places else reporting.latest(REPORTS, BATCH)
     except Blocked as blocked:
-        session.error(str(blocked))
-    session.log(str(folder / reporting.name_of("en")))
+        session.error(str(blocked).rstrip("."))
+    session.log(str(folder / "report.html"))
+
+
+@nox.session(venv_backend="none")
+def export(session: nox.Session) -> None:
+    """Write the patches and the description of a pull request for the pairs named after --."""
+    try:
+        written = exporting.export(REPORTS, BATCH, session.posargs)
+    except Blocked as blocked:
+        session.error(str(blocked).rstrip("."))
+    for folder, result in written:
+        session.log(f"{result.pair}, {result.verdict.value}: {folder}")
+    if not all(result.verdict is Verdict.VERIFIED for _, result in written):
+        session.error("not verified, as the description says; mend that before it is submitted")
 
 
 @nox.session(reuse_venv=True)

@@ -96,6 +96,20 @@ class Console:
                 last = next((line for line in reversed(case.message.splitlines()) if line.strip()), "")
                 self.line(f"  {case.outcome.value}: {case.file} {case.cls}.{case.name}: {last.strip()[:200]}")
 
+    def annotate(self, result: PairResult) -> None:
+        """Tell GitHub Actions what is not good, as an annotation of the job.
+
+        The form is that of "Workflow commands for GitHub Actions": percent, line ends, and in the title colons and
+        commas are escaped.
+        """
+        if os.environ.get("GITHUB_ACTIONS") != "true" or result.is_good:
+            return
+        words = result.reason + (f" {result.blocked.remedy}" if result.blocked else "")
+        for character in "%\r\n":
+            words = words.replace(character, f"%{ord(character):02X}")
+        level = "warning" if result.verdict in (Verdict.BLOCKED, Verdict.NOT_RUN) else "error"
+        self.line(f"::{level} title={result.pair} {result.verdict.value}::{words}")
+
     def table(self, report: Report) -> None:
         """Write the table of all pairs."""
         rows = [("pair", "torch-npu", "verdict", "tests", "mode")]

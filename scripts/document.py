@@ -25,18 +25,10 @@ MESSAGE_CHARACTERS = 300
 def markdown(report: Report, language: str) -> str:
     """Return the document in ``language``."""
     say = say_in(language)
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 (Markdown: the cell filter escapes)
-    )
-    environment.filters |= {"cell": cell, "code": code, "telling": telling}
-    environment.globals |= {"t": say, "is_ok": is_ok, "language": language}
     files = list(dict.fromkeys(run.file for column in report.columns for run in column.runs))
-    return environment.get_template("report.md.jinja").render(
+    return render(
+        "report.md.jinja",
+        language,
         report=report,
         files=files,
         runs={(column.label, run.file): run for column in report.columns for run in column.runs},
@@ -55,6 +47,26 @@ def markdown(report: Report, language: str) -> str:
         ],
         conclusions=list(_conclusions(report, files, say)),
     )
+
+
+def render(template: str, language: str, **values: Any) -> str:
+    """Return a Markdown template filled in, in ``language``."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 (Markdown: the cell filter escapes)
+    )
+    environment.filters |= {"cell": cell, "code": code, "telling": telling}
+    environment.globals |= {"t": say_in(language), "is_ok": is_ok, "language": language}
+    return environment.get_template(template).render(**values)
+
+
+def name_of(stem: str, language: str) -> str:
+    """Return the file name of a document in ``language``; English is the one without a mark."""
+    return f"{stem}.md" if language == "en" else f"{stem}.{language}.md"
 
 
 def cell(text: Any) -> str:

@@ -136,7 +136,7 @@ def _data(report: Report, files: list[str], logs: Path | None) -> dict[str, Any]
         "columns": [column.label for column in report.columns],
         "files": files,
         "titles": report.titles,
-        "texts": {language: wording.load(language) for language in wording.LANGUAGES},
+        "texts": {language: _texts(language) for language in wording.LANGUAGES},
         "letters": {letter: outcome.value for outcome, (_, _, letter) in OUTCOME_TONES.items()},
         "marks": {outcome.value: mark for outcome, (_, mark, _) in OUTCOME_TONES.items()},
         "tones": {outcome.value: tone for outcome, (tone, _, _) in OUTCOME_TONES.items()},
@@ -147,6 +147,10 @@ def _data(report: Report, files: list[str], logs: Path | None) -> dict[str, Any]
             for run in column.runs
         },
     }
+
+
+def _texts(language: str) -> dict[str, str]:
+    return {key: text for key, text in wording.load(language).items() if not key.startswith("export.")}
 
 
 def _cases(report: Report, files: Mapping[str, int]) -> list[list[Any]]:

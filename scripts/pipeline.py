@@ -111,6 +111,7 @@ class Work:
             self.lock.__exit__(None, None, None)
             shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
         self.console.result(self.result)
+        self.console.annotate(self.result)
         if isinstance(error, Interrupted):
             self.console.line(f"interrupted by {error.signal_name}; what was found out by then is in the report")
             raise SystemExit(interrupts.EXIT[error.signal_name])
@@ -143,6 +144,7 @@ class Work:
             self.console.line(f"the report could not be written: {blocked.cause} {blocked.remedy}")
             raise SystemExit(1) from None
         self.console.table(merged)
+        report.summarize(merged)
         self.console.line(str(report.path_of(self.reports, self.batch)))
         self.scope.close()
         return self.result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -54,17 +55,19 @@ def write(folder: Path, merged: Report) -> None:
     storage.write(folder / "report.html", page.html(merged, folder).encode("utf-8", "backslashreplace"))
     for language in LANGUAGES:
         text = document.markdown(merged, language)
-        storage.write(folder / name_of(language), text.encode("utf-8", "backslashreplace"))
+        storage.write(folder / document.name_of("report", language), text.encode("utf-8", "backslashreplace"))
 
 
-def name_of(language: str) -> str:
-    """Return the file name of the document in ``language``."""
-    return "report.md" if language == "en" else f"report.{language}.md"
+def summarize(merged: Report) -> None:
+    """Write the verdicts into the job summary of GitHub Actions, where this is such a job; the last one stands."""
+    place = os.environ.get("GITHUB_STEP_SUMMARY")
+    if os.environ.get("GITHUB_ACTIONS") == "true" and place:
+        storage.write(Path(place), document.markdown(merged, "en").partition("\n## ")[0].encode())
 
 
 def path_of(reports: Path, batch: Batch) -> Path:
     """Return the path of the report that a person opens."""
-    return results.folder_of(reports, batch) / name_of("en")
+    return results.folder_of(reports, batch) / "report.html"
 
 
 def merge(batch: Batch, columns: list[PairResult]) -> Report:

@@ -295,3 +295,43 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path) -> None:
     user.nox("-s verify-2.10.0", TMPDIR=str(temporary))
 
     assert os.listdir(temporary) == []
+
+
+def test_github_actions_gets_annotations_and_a_job_summary(tmp_path: Path) -> None:
+    user = make_user(tmp_path, **one_file(OK.replace("def test_b(self): pass", "def test_b(self): self.fail('b')")))
+    summary = tmp_path / "summary.md"
+
+    done = user.nox("-s verify-2.10.0", GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+
+    assert "::error title=2.10.0 failed::test/a_test.py: 1 failed" in done.stdout.splitlines()
+    assert "| 2.10.0 | 2.10.0 | **failed** |" in summary.read_text()
+    assert "::error" not in user.nox("-s verify-2.10.0").stdout
+
+
+def test_export_writes_what_a_pull_request_needs(tmp_path: Path) -> None:
+    user = make_user(tmp_path)
+    assert "Run nox -s verify-2.10.0 first" in user.nox("-s export -- 2.10.0").stdout
+    user.nox("-s verify-2.10.0")
+
+    done = user.nox("-s export -- 2.10.0")
+
+    assert done.returncode == 0, done.stdout
+    folder = tmp_path / "reports" / "stubs" / "export" / "2.10.0"
+    patch = folder / "test_upstream" / f"{stubs.TEST_FILE}.patch"
+    assert patch.read_text() == (tmp_path / "batch" / "patches" / "v2.10.0" / f"{stubs.TEST_FILE}.patch").read_text()
+    english, chinese = (folder / "description.md").read_text(), (folder / "description.zh.md").read_text()
+    assert "Collected as on aarch64: 0 cases." in english
+    assert re.search(r"Run on \S+ \(.*mode control-plane\): Ran 2 tests in \d+\.\d{3} s, OK", english)
+    assert "Verified: with the patch the file runs in full" in english
+    assert "按 aarch64 收集：0 个用例。" in chinese
+    subprocess.run(["git", "apply", "--check", str(patch)], cwd=tmp_path / "batch" / "trees" / "v2.10.0", check=True)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [("", "no pair was named"), ("2.1.0", "there is no pair '2.1.0'")])
+def test_export_says_what_it_misses(tmp_path: Path, arguments: str, words: str) -> None:
+    user = make_user(tmp_path)
+
+    done = user.nox(f"-s export -- {arguments}")
+
+    assert done.returncode == 1
+    assert words in done.stdout

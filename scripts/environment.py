@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 import ast
+import base64
+import csv
 import hashlib
+import json
+import os
+import re
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from packaging.utils import canonicalize_name
+from packaging import tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from . import process, storage
 from .errors import Blocked
 from .matrix import Batch, Pair
-from .preflight import Interpreter, Preflight, last_words
+from .preflight import Interpreter, Preflight, file_state, last_words
 from .scope import RunScope
 
 STAMP = "torch-npu-matrix.json"
-STAMP_VERSION = 1
+STAMP_VERSION = 2
 RESOLVE_SECONDS = 600.0
 INSTALL_SECONDS = 3600.0
+CPU_INDEX = ["--torch-backend", "cpu"]
+# What uv's words mean, the first that fits: code, words, cause (None: what was tried), remedy.
+FAILURES = (
+    ("disk-full", r"No space left on device|os error 28\b", "the disk is full", "Free some space: uv cache prune."),
+    (
+        "index-unreachable",
+        r"network was disabled|could not be queried|error sending request|HTTP status|Failed to fetch|timed out",
+        "the package index could not be used",
+        "Check the network, or set UV_DEFAULT_INDEX or pip's index-url to a mirror (README.md).",
+    ),
+    (
+        "no-wheel",
+        "No solution found",
+        None,
+        "Correct the pair in matrix.toml, or its python; or point uv at an index that has the wheels (README.md).",
+    ),
+    (
+        "broken-wheel",
+        r"Failed to (extract|read|unzip|install)|uncompressed|[Ii]nvalid wheel|[Hh]ash mismatch",
+        "a wheel is broken",
+        "Have it built or downloaded anew where the index or find-links folder got it from.",
+    ),
+)
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,29 +85,46 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished venv was built from; it is written last, so a half-built venv has none."""
+    """What a finished venv was built from and is made of; it is written last, so a half-built venv has none."""
 
     version: int
     wanted: str
     interpreter: str
-    interpreter_stat: list[int]
+    contents: str
     packages: list[Package]
+
+
+class _Wheel(msgspec.Struct, frozen=True, kw_only=True):
+    """The one wheel of a package that is installed; ``place`` is ``url`` or ``path`` of PEP 751 and its value."""
+
+    name: str
+    version: str
+    place: tuple[str, str]
+    sha256: str | None
+
+    @property
+    def file(self) -> str:
+        return _file_name(self.place[1])
 
 
 def build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, scope: RunScope) -> Environment:
     """Return the pair's venv at ``venv``, built anew unless it is right already.
 
-    Raises Blocked if there is no wheel, no index, or no room.
+    Raises Blocked if there is no wheel, no index, no room, or (where torch_npu is to be loaded) no CPU build.
     """
     wanted = hashlib.sha256(
         msgspec.json.encode([STAMP_VERSION, pair.torch, pair.torch_npu, pair.python, batch.matrix.test_requirements])
     ).hexdigest()
+    needs_cpu = preflight.machine.cann is not None
     with storage.lock(venv.with_name(f"{venv.name}.lock")):
         stamp = _read_stamp(venv)
         reused = stamp is not None and stamp.wanted == wanted and _is_right(stamp, venv, preflight.interpreter)
-        if stamp is None or not reused:
-            stamp = _build(batch, pair, preflight, venv, wanted, scope)
-        return _describe(stamp, venv, reused=reused)
+        if stamp is None or not reused or (needs_cpu and _describe(stamp, venv, reused=True).cuda):
+            stamp, reused = _build(batch, pair, preflight, venv, wanted, scope), False
+        built = _describe(stamp, venv, reused=reused)
+    if needs_cpu and built.cuda:
+        raise _cuda_build(built.torch)
+    return built
 
 
 def site_packages(venv: Path) -> Path:
@@ -90,132 +138,162 @@ def site_packages(venv: Path) -> Path:
 
 
 def _build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, wanted: str, scope: RunScope) -> _Stamp:
-    lock = _resolve(batch, pair, preflight, scope)
+    wheels = _resolve(batch, pair, preflight, scope)
     (venv / STAMP).unlink(missing_ok=True)
-    _uv(preflight, ["venv", "-q", "--clear", "--no-project", "--python", preflight.interpreter.path, str(venv)])
     with tempfile.TemporaryDirectory(prefix="tnm-") as name:
-        lock_file = Path(name, "pylock.toml")
-        lock_file.write_text(lock)
+        lock = Path(name, "pylock.toml")
+        lock.write_text(_lock(wheels), encoding="utf-8")
         python = str(venv / "bin" / "python")
-        _uv(
-            preflight, ["pip", "install", "-q", "--no-deps", "--python", python, "-r", str(lock_file)], preview="pylock"
-        )
-    wheels = _wheels(lock)
+        for arguments in (
+            ["venv", "-q", "--clear", "--no-project", "--python", preflight.interpreter.path, str(venv)],
+            ["pip", "install", "-q", "--no-deps", "--python", python, "-r", str(lock)],
+        ):
+            ending, output = _uv(preflight, arguments, INSTALL_SECONDS)
+            if ending.returncode != 0:
+                raise _failure(f"uv {arguments[0]}", ending, output)
+    by_name = {wheel.name: wheel for wheel in wheels}
     packages = [
-        msgspec.structs.replace(package, wheel=wheels[package.name][0], sha256=wheels[package.name][1])
-        if package.name in wheels
+        msgspec.structs.replace(package, wheel=by_name[package.name].file, sha256=by_name[package.name].sha256)
+        if package.name in by_name
         else package
         for package in _installed(venv)
     ]
+    _check_records(venv)
     stamp = _Stamp(
         version=STAMP_VERSION,
         wanted=wanted,
         interpreter=preflight.interpreter.path,
-        interpreter_stat=_file_state(venv / "bin" / "python"),
+        contents=_contents(venv),
         packages=packages,
     )
     storage.write(venv / STAMP, msgspec.json.encode(stamp))
     return stamp
 
 
-def _resolve(batch: Batch, pair: Pair, preflight: Preflight, scope: RunScope) -> str:
-    """Return a lock (PEP 751) of the pair: a CPU build of torch where one can be had, another one otherwise.
+def _resolve(batch: Batch, pair: Pair, preflight: Preflight, scope: RunScope) -> list[_Wheel]:
+    """Return the wheels of the pair: a CPU build of torch where one can be had, another one otherwise.
 
     x86_64 wheels of torch-npu up to 2.11 require ``torch==X+cpu`` and say nothing of other builds, so the pair's
     torch overrides what torch-npu asks for.
     """
-    tests = batch.matrix.test_requirements
-    attempts: list[tuple[str, list[str]]] = [(f"{pair.torch}+cpu", [])]
-    if "UV_TORCH_BACKEND" not in preflight.uv_env and "UV_OFFLINE" not in preflight.uv_env:
-        attempts.append((f"{pair.torch}+cpu", ["--torch-backend", "cpu"]))
-    attempts.append((pair.torch, []))
+    scope.once("package index", lambda: _reach(preflight, ["torch-npu"], []))
+    cpu, plain = f"torch=={pair.torch}+cpu", f"torch=={pair.torch}"
+    attempts: list[tuple[str, list[str]]] = [(cpu, []), (plain, [])]
+    if not preflight.uv_env.keys() & {"UV_TORCH_BACKEND", "UV_OFFLINE"}:
+        attempts.insert(1, (cpu, CPU_INDEX))
     failure: Blocked | None = None
     for torch, options in attempts:
-        requirements = [f"torch=={torch}", f"torch-npu=={pair.torch_npu}", *tests]
         try:
             if options:
                 # An index that can't be reached is asked once per run, and not waited for: it is optional.
-                scope.once("CPU index", lambda: _can_reach_cpu_index(preflight))
-            return _compile(preflight, requirements, [f"torch=={torch}"], options)
+                scope.once("CPU index", lambda: _reach(preflight, ["torch"], CPU_INDEX))
+            requirements = [torch, f"torch-npu=={pair.torch_npu}", *batch.matrix.test_requirements]
+            wheels = _compile(preflight, requirements, options, overrides=[torch])
         except Blocked as blocked:
             failure = blocked
-            if blocked.code == "index-unreachable" and not options:
+            if blocked.code != "no-wheel" and not options:
                 raise
+            continue
+        if preflight.machine.cann and any(wheel.name.startswith("nvidia-cublas") for wheel in wheels):
+            # Known before gigabytes are downloaded in vain.
+            raise _cuda_build(plain)
+        return wheels
     assert failure is not None
-    if failure.code == "no-wheel":
-        raise Blocked("no-wheel", f"{failure.cause}.{_nearest(pair, preflight)}", failure.remedy)
-    raise failure
+    raise _missing(pair, preflight) or failure
 
 
-def _can_reach_cpu_index(preflight: Preflight) -> None:
-    _compile(
-        preflight,
-        ["torch"],
-        [],
-        ["--torch-backend", "cpu", "--no-deps"],
-        UV_HTTP_RETRIES="0",
-        UV_HTTP_CONNECT_TIMEOUT="4",
-    )
+def _missing(pair: Pair, preflight: Preflight) -> Blocked | None:
+    """Return the block that names which of both has no wheel here, and its nearest release that has one."""
+    for name, version in (("torch-npu", pair.torch_npu), ("torch", pair.torch)):
+        if _release(preflight, f"{name}=={version}"):
+            continue
+        base = Version(version).base_version
+        line = Version(version).release
+        after = ".".join(map(str, (*line[:-1], line[-1] + 1)))
+        # A ">2.9.0" would leave out 2.9.0.post2.
+        for lowest, below in ((f">={base},", f",<{after}"), ("", "")):
+            near = [
+                _release(preflight, f"{name}{lowest}<{version}"),
+                _release(preflight, f"{name}>={version},!={version}{below}", "--resolution", "lowest"),
+            ]
+            if any(near):
+                break
+        found = " and ".join(release for release in near if release)
+        return Blocked(
+            "no-wheel",
+            f"{name} {version} has no wheel for Python {preflight.interpreter.version} on {preflight.machine.machine}; "
+            f"{f'nearest that has one: {found}' if found else 'nor has any other release'}",
+            "Correct the pair in matrix.toml, or its python; or point uv at an index that has the wheel (README.md).",
+        )
+    return None
+
+
+def _release(preflight: Preflight, requirement: str, *options: str) -> str | None:
+    """Return the release that ``requirement`` gives here, on its own."""
+    try:
+        return _compile(preflight, [requirement], ["--no-deps", *options])[0].version
+    except (Blocked, IndexError):
+        return None
+
+
+def _reach(preflight: Preflight, requirements: Sequence[str], options: Sequence[str]) -> None:
+    """Raise Blocked within seconds if an index doesn't answer; uv itself may try for a minute."""
+    quick = {"UV_HTTP_RETRIES": "1", "UV_HTTP_TIMEOUT": "10", "UV_HTTP_CONNECT_TIMEOUT": "4"}
+    try:
+        _compile(preflight, requirements, ["--no-deps", *options], **quick)
+    except Blocked as blocked:
+        if blocked.code == "index-unreachable" or options:
+            raise
 
 
 def _compile(
-    preflight: Preflight, requirements: Sequence[str], overrides: Sequence[str], options: Sequence[str], **extra: str
-) -> str:
+    preflight: Preflight,
+    requirements: Sequence[str],
+    options: Sequence[str],
+    overrides: Sequence[str] = (),
+    **variables: str,
+) -> list[_Wheel]:
     """Resolve ``requirements`` for the pair's interpreter without a venv; raises Blocked."""
     with tempfile.TemporaryDirectory(prefix="tnm-") as name:
-        work = Path(name)
-        (work / "requirements.txt").write_text("\n".join(requirements))
-        (work / "overrides.txt").write_text("\n".join(overrides))
-        argv = [
-            *(preflight.uv, "pip", "compile", "-q", "--no-header", "--format", "pylock.toml"),
-            *("--python", preflight.interpreter.path, "--only-binary", ":all:", "--override", "overrides.txt"),
-            *(*options, "-o", "pylock.toml", "requirements.txt"),
+        asked, overriding, lock = (Path(name, file) for file in ("requirements.txt", "overrides.txt", "pylock.toml"))
+        asked.write_text("\n".join(requirements), encoding="utf-8")
+        overriding.write_text("\n".join(overrides), encoding="utf-8")
+        arguments = [
+            *("pip", "compile", "-q", "--no-header", "--format", "pylock.toml", "--only-binary", ":all:"),
+            *("--python", preflight.interpreter.path, "--override", str(overriding)),
+            *(*options, "-o", str(lock), str(asked)),
         ]
-        ending, words = process.capture(argv, cwd=work, env={**preflight.uv_env, **extra}, limit=RESOLVE_SECONDS)
-        if ending.returncode == 0:
-            return (work / "pylock.toml").read_text()
-    # uv's exit status: 1 for a resolution that has no solution, 2 for what kept it from resolving.
-    if ending.returncode == 1:
-        raise Blocked(
-            "no-wheel",
-            f"no set of wheels for Python {preflight.interpreter.version} on {preflight.machine.machine} "
-            f"satisfies {', '.join(requirements[:2])}: {last_words(words)}",
-            "Correct the pair in matrix.toml, or its python; or point uv at an index that has the wheels (README.md).",
-        )
-    raise Blocked(
-        "index-unreachable",
-        f"the package index could not be used: {ending.error or last_words(words) or 'uv took too long'}",
-        "Check the network, or set UV_DEFAULT_INDEX or pip's index-url to a mirror (README.md).",
+        ending, output = _uv(preflight, arguments, RESOLVE_SECONDS, variables)
+        if ending.returncode != 0:
+            raise _failure(f"no set of wheels for {', '.join(requirements)}", ending, output)
+        return _wheels(tomllib.loads(lock.read_text(encoding="utf-8")), preflight.interpreter)
+
+
+def _uv(
+    preflight: Preflight, arguments: Sequence[str], limit: float, variables: Mapping[str, str] | None = None
+) -> tuple[process.Ending, str]:
+    """Run uv where nox runs, so that a configuration file or a relative path means what it means to uv there."""
+    env = {**preflight.uv_env, "UV_PREVIEW_FEATURES": "pylock", **(variables or {})}
+    return process.capture([preflight.uv, *arguments], cwd=Path.cwd(), env=env, limit=limit)
+
+
+def _failure(what: str, ending: process.Ending, output: str) -> Blocked:
+    """Return the block for a uv that failed: its exit status says little, its words say which kind it is."""
+    words = ending.error or last_words(output)
+    if not words:
+        words = "uv took too long" if ending.timed_out else f"it ended with {ending.returncode}"
+    for code, signs, cause, remedy in FAILURES:
+        if re.search(signs, output):
+            return Blocked(code, f"{cause or what}: {words}", remedy)
+    return Blocked("uv-failed", f"{what} failed: {words}", "Mend what uv says, then run this again.")
+
+
+def _cuda_build(torch: str) -> Blocked:
+    return Blocked(
+        "cuda-build",
+        f"only a CUDA build of {torch} could be had, beside which torch_npu refuses to load",
+        "Point uv at an index or folder that has a CPU build (+cpu): UV_TORCH_BACKEND=cpu, UV_INDEX or UV_FIND_LINKS.",
     )
-
-
-def _nearest(pair: Pair, preflight: Preflight) -> str:
-    """Return a sentence that names the releases of torch-npu nearest to the pair's that do have a wheel."""
-    version = Version(pair.torch_npu)
-    line = f"{version.base_version}"
-    below = f"torch-npu>={line},<{pair.torch_npu}"
-    above = f"torch-npu>{pair.torch_npu},<{version.major}.{version.minor}.{version.micro + 1}"
-    found = []
-    for requirement, resolution in ((below, "highest"), (above, "lowest")):
-        try:
-            lock = _compile(preflight, [requirement], [], ["--no-deps", "--resolution", resolution])
-        except Blocked:
-            continue
-        found += [str(package["version"]) for package in tomllib.loads(lock).get("packages", [])]
-    if not found:
-        return f" No torch-npu {line} has a wheel for this Python and machine."
-    return f" torch-npu {' and '.join(found)} {'has' if len(found) == 1 else 'have'} one."
-
-
-def _uv(preflight: Preflight, arguments: Sequence[str], *, preview: str = "") -> None:
-    env = {**preflight.uv_env, **({"UV_PREVIEW_FEATURES": preview} if preview else {})}
-    ending, output = process.capture([preflight.uv, *arguments], cwd=Path.home(), env=env, limit=INSTALL_SECONDS)
-    if ending.returncode == 0:
-        return
-    words = ending.error or last_words(output) or f"it ended with {ending.returncode}"
-    if "No space left" in output or "os error 28" in output:
-        raise Blocked("disk-full", f"the disk is full: {words}", "Free some space, for example with uv cache prune.")
-    raise Blocked("install", f"uv {' '.join(arguments[:2])} failed: {words}", "Read uv's words, then run this again.")
 
 
 def _read_stamp(venv: Path) -> _Stamp | None:
@@ -226,21 +304,63 @@ def _read_stamp(venv: Path) -> _Stamp | None:
 
 
 def _is_right(stamp: _Stamp, venv: Path, interpreter: Interpreter) -> bool:
-    """Return whether a venv is still what its stamp says: interpreter, and every package by its RECORD."""
-    if stamp.version != STAMP_VERSION or stamp.interpreter != interpreter.path:
-        return False
-    if not stamp.interpreter_stat or stamp.interpreter_stat != _file_state(venv / "bin" / "python"):
-        return False
-    plain = [msgspec.structs.replace(package, wheel=None, sha256=None) for package in stamp.packages]
-    return plain == _installed(venv)
+    """Return whether a venv is still what its stamp says: its interpreter, and every file in it."""
+    return (stamp.version, stamp.interpreter, stamp.contents) == (STAMP_VERSION, interpreter.path, _contents(venv))
 
 
-def _file_state(path: Path) -> list[int]:
+def _contents(venv: Path) -> str:
+    """Return a digest of all files of a venv by name, size and time, byte code left out; takes a tenth of a second.
+
+    Whether they were what their wheels say was proven when they were installed.
+    """
+    digest = hashlib.sha256()
     try:
-        about = path.stat()
-    except OSError:
-        return []
-    return [about.st_size, about.st_mtime_ns, about.st_ino]
+        folders = [site_packages(venv)]
+    except FileNotFoundError:
+        folders = []
+    for path in (venv / "pyvenv.cfg", venv / "bin" / "python"):
+        digest.update(repr(file_state(path)).encode())
+    while folders:
+        folder = folders.pop()
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    folders.append(Path(entry.path))
+            else:
+                about = entry.stat(follow_symlinks=False)
+                digest.update(f"{entry.path}\0{about.st_size}\0{about.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _check_records(venv: Path) -> None:
+    """Prove that every installed file is the one that its wheel's RECORD names; raises Blocked.
+
+    uv installs hard links into its cache, so what once wrote to a file in some venv has changed it in all of them.
+    """
+    root = site_packages(venv)
+    rows = []
+    for record in sorted(root.glob("*.dist-info/RECORD")):
+        with record.open(encoding="utf-8", newline="") as stream:
+            rows += [(record.parent.name, *row[:2]) for row in csv.reader(stream) if len(row) > 1 and row[1]]
+
+    def is_damaged(row: tuple[str, str, str]) -> bool:
+        algorithm, _, wanted = row[2].partition("=")
+        try:
+            with (root / row[1]).open("rb") as stream:
+                found = hashlib.file_digest(stream, algorithm).digest()
+        except (OSError, ValueError):
+            return True
+        return base64.urlsafe_b64encode(found).rstrip(b"=").decode() != wanted
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+        damaged = [row for row, bad in zip(rows, executor.map(is_damaged, rows), strict=True) if bad]
+    if damaged:
+        name = damaged[0][0].partition("-")[0]
+        raise Blocked(
+            "damaged-package",
+            f"{damaged[0][1]} is not the file that {damaged[0][0]} says it is ({len(damaged)} such files)",
+            f"uv's cache is damaged: run uv cache clean {name}, then this again.",
+        )
 
 
 def _installed(venv: Path) -> list[Package]:
@@ -260,20 +380,58 @@ def _installed(venv: Path) -> list[Package]:
     return sorted(found, key=lambda package: package.name)
 
 
-def _wheels(lock: str) -> dict[str, tuple[str, str | None]]:
-    """Return the wheel's file name and sha256 by package, from a lock."""
-    found: dict[str, tuple[str, str | None]] = {}
-    for package in tomllib.loads(lock).get("packages", []):
-        entries = [*package.get("wheels", []), *([package["archive"]] if "archive" in package else [])]
-        for entry in entries[:1]:
-            place = entry.get("url") or entry.get("path") or entry.get("name") or ""
-            name = unquote(urlsplit(place).path).rpartition("/")[2]
-            sha256 = entry.get("hashes", {}).get("sha256")
-            if sha256 is None and entry.get("path") and Path(entry["path"]).is_file():
-                with open(entry["path"], "rb") as stream:
-                    sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            found[canonicalize_name(package["name"])] = (name, sha256)
+def _wheels(lock: Mapping[str, Any], interpreter: Interpreter) -> list[_Wheel]:
+    """Return one wheel for each package of a lock, the one with the best tag.
+
+    uv names every wheel that would do, from every source; what is said to be installed is to be what is installed.
+    """
+    version = [int(part) for part in interpreter.version.split(".")[:2]]
+    platforms = list(tags.platform_tags())
+    order = [
+        *tags.cpython_tags(version, platforms=platforms),
+        *tags.compatible_tags(version, f"cp{version[0]}{version[1]}", platforms),
+    ]
+    ranks = {tag: rank for rank, tag in enumerate(order)}
+
+    def rank(entry: Mapping[str, Any]) -> int:
+        try:
+            of_file = parse_wheel_filename(_file_name(entry.get("url") or entry.get("path") or ""))[3]
+        except InvalidWheelFilename:
+            return len(ranks)
+        return min(ranks.get(tag, len(ranks)) for tag in of_file)
+
+    found = []
+    for package in lock.get("packages", []):
+        entry = min(package.get("wheels") or [package["archive"]], key=rank)
+        key = "url" if "url" in entry else "path"
+        found.append(
+            _Wheel(
+                name=canonicalize_name(package["name"]),
+                version=package["version"],
+                place=(key, entry[key]),
+                sha256=entry.get("hashes", {}).get("sha256"),
+            )
+        )
     return found
+
+
+def _lock(wheels: Sequence[_Wheel]) -> str:
+    """Return a lock (PEP 751) of these wheels and no others."""
+    lines = ['lock-version = "1.0"', 'created-by = "torch-npu-matrix"']
+    for wheel in wheels:
+        key, place = wheel.place
+        hashes = f", hashes = {{ sha256 = {json.dumps(wheel.sha256)} }}" if wheel.sha256 else ""
+        lines += [
+            "[[packages]]",
+            f"name = {json.dumps(wheel.name)}",
+            f"version = {json.dumps(wheel.version)}",
+            f"wheels = [{{ {key} = {json.dumps(place)}{hashes} }}]",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _file_name(place: str) -> str:
+    return unquote(urlsplit(place).path).rpartition("/")[2]
 
 
 def _describe(stamp: _Stamp, venv: Path, *, reused: bool) -> Environment:

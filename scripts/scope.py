@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import sys
-import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -13,8 +14,6 @@ import msgspec
 
 from . import storage
 from .errors import Blocked
-
-STALE_SECONDS = 86_400.0
 
 
 class _Finding(msgspec.Struct, kw_only=True):
@@ -29,8 +28,13 @@ class RunScope:
     def __init__(self) -> None:
         # A worker's parent is the nox that a person started.
         owner = os.getppid() if "--parallel-worker" in sys.argv else os.getpid()
-        self.id = f"{owner}-{_started(owner)}"
-        self.folder = storage.cache_root() / "scopes" / self.id
+        # Process ids come again, and a home folder may be shared with other machines.
+        self.id = f"{_machine()}-{owner}-{_started(owner)}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the findings of this run lie."""
+        return storage.cache_root() / "scopes" / self.id
 
     def once(self, subject: str, check: Callable[[], None]) -> None:
         """Run ``check`` if nobody of this run has yet; raises the Blocked that it raised, then and every time after.
@@ -52,27 +56,23 @@ class RunScope:
             raise Blocked(finding.code, finding.cause, finding.remedy)
 
     def close(self) -> None:
-        """Forget what this run found out, and what runs left that were killed."""
-        if "--parallel-worker" not in sys.argv:
-            storage.remove(self.folder)
-        for folder in self.folder.parent.glob("*"):
-            if _age(folder) > STALE_SECONDS:
+        """Forget what runs of this machine found out that are over; this one may have more pairs to come."""
+        for folder in self.folder.parent.glob(f"{_machine()}-*"):
+            owner, _, started = folder.name.removeprefix(f"{_machine()}-").partition("-")
+            if not owner.isdigit() or _started(int(owner)) != started:
                 storage.remove(folder)
 
 
 # Helpers
 
 
+def _machine() -> str:
+    return re.sub(r"[^\w.]", "_", platform.node())
+
+
 def _started(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot: process ids come again, this pair doesn't."""
+    """Return when a process started, in clock ticks since boot; an empty string if there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
-        return "0"
-
-
-def _age(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0
+        return ""

@@ -17,9 +17,20 @@ PROJECT = "torch-npu-matrix"
 
 
 def cache_root() -> Path:
-    """Return the cache that all checkouts of this user share (XDG base directory specification)."""
+    """Return the cache that all checkouts of this user share (XDG base directory specification).
+
+    Raises Blocked(``cache``) if nothing can be kept there.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / PROJECT
+    try:
+        root = (base if base.is_absolute() else Path.home() / ".cache") / PROJECT
+        root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(f"{root} can't be written")
+    except (OSError, RuntimeError) as error:
+        # RuntimeError: this user has no home folder, as in many containers.
+        raise Blocked("cache", f"there is no cache: {error}", "Set XDG_CACHE_HOME to a folder of your own.") from None
+    return root
 
 
 def write(path: Path, data: bytes) -> None:

@@ -6,14 +6,22 @@ Everything around them is real: uv resolves and installs these wheels as it does
 from __future__ import annotations
 
 import base64
+import contextlib
 import difflib
 import hashlib
+import http.server
 import json
 import os
 import platform
+import shutil
+import subprocess
 import sys
+import sysconfig
+import textwrap
+import threading
+import urllib.parse
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +204,6 @@ def offline(links: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(mine)} | {
         "PIP_CONFIG_FILE": os.devnull,
         "UV_FIND_LINKS": str(links),
-        "UV_NO_INDEX": "1",
         "UV_OFFLINE": "1",
     }
 
@@ -208,6 +215,82 @@ def go_offline(monkeypatch: pytest.MonkeyPatch, links: Path) -> None:
         monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+
+
+@contextlib.contextmanager
+def index(links: Path, *, login: str = "") -> Iterator[str]:
+    """Serve the wheels in ``links`` as a package index (PEP 503) and yield its URL; ``login`` is ``user:password``."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            expected = f"Basic {base64.b64encode(login.encode()).decode()}"
+            if login and self.headers["Authorization"] != expected:
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="stubs"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            _, kind, name = self.path.rstrip("/").split("/")
+            name = urllib.parse.unquote(name)
+            if kind == "simple":
+                files = [path.name for path in links.iterdir() if path.name.partition("-")[0] == name.replace("-", "_")]
+                body = "".join(f'<a href="/files/{urllib.parse.quote(file)}">{file}</a>' for file in files).encode()
+            else:
+                body = (links / name).read_bytes()
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "text/html" if kind == "simple" else "application/octet-stream")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://{login and login + '@'}127.0.0.1:{server.server_port}/simple"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def interpreter(folder: Path, startup: str = "") -> Path:
+    """Make another installation of this Python in ``folder``, which runs ``startup`` first; return its path."""
+    name = f"python{PYTHON}"
+    library = folder / sys.platlibdir / name
+    library.mkdir(parents=True, exist_ok=True)
+    (folder / "bin").mkdir(exist_ok=True)
+    for path in Path(sysconfig.get_path("stdlib")).iterdir():
+        if path.name not in ("site-packages", "sitecustomize.py", "__pycache__"):
+            (library / path.name).symlink_to(path)
+    for path in Path(sys.base_prefix, "lib").glob("libpython*"):
+        (folder / "lib" / path.name).symlink_to(path)
+    (library / "sitecustomize.py").write_text(startup)
+    shutil.copy2(Path(sys.base_prefix, "bin", name), folder / "bin" / name)
+    return folder / "bin" / name
+
+
+def namespace(*, mounts: Mapping[Path, str] | None = None, host: str | None = None) -> list[str]:
+    """Return what to put before a command that shall have a tmpfs (its options by folder) or a host name of its own.
+
+    Skips the test where the kernel gives no namespaces to this user.
+    """
+    unshare = ["unshare", "--map-root-user", "--mount", "--uts"]
+    if subprocess.run([*unshare, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode != 0:
+        pytest.skip("needs user namespaces, which this kernel or container doesn't give")
+    lines = [f"mount -t tmpfs -o {options} tmpfs {folder}" for folder, options in (mounts or {}).items()]
+    lines += [f"hostname {host}"] if host else []
+    return [*unshare, "sh", "-c", " && ".join([*lines, 'exec "$@"']), "sh"]
+
+
+def run_python(code: str, *, before: Sequence[str] = (), after: Sequence[str] = (), timeout: float = 60) -> str:
+    """Run Python ``code`` in a process of its own and return what it prints; ``before`` and ``after`` its command."""
+    argv = [*before, sys.executable, "-c", textwrap.dedent(code), *after]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def pair_row(torch: str = "2.10.0", torch_npu: str | None = None, **keys: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ STAMP = "torch-npu-matrix.json"
 STAMP_VERSION = 2
 RESOLVE_SECONDS = 600.0
 INSTALL_SECONDS = 3600.0
+INSTALLERS = re.compile(rb"\.\./|[^/]+\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json),")
 CPU_INDEX = ["--torch-backend", "cpu"]
 # What uv's words mean, the first that fits: code, words, cause (None: what was tried), remedy.
 FAILURES = (
@@ -58,7 +59,10 @@ FAILURES = (
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed package: ``wheel`` is its file name, ``sha256`` the wheel's, ``record`` that of its RECORD."""
+    """An installed package: ``wheel`` is its file name, ``sha256`` the wheel's.
+
+    ``record`` is the digest of its RECORD, the same wherever the wheel is installed.
+    """
 
     name: str
     version: str
@@ -372,12 +376,17 @@ def _installed(venv: Path) -> list[Package]:
         return []
     for folder in folders:
         name, _, version = folder.name.removesuffix(".dist-info").partition("-")
-        try:
-            record = hashlib.sha256((folder / "RECORD").read_bytes()).hexdigest()
-        except OSError:
-            record = None
-        found.append(Package(name=canonicalize_name(name), version=version, record=record))
+        found.append(Package(name=canonicalize_name(name), version=version, record=_record(folder / "RECORD")))
     return sorted(found, key=lambda package: package.name)
+
+
+def _record(path: Path) -> str | None:
+    """Return the digest of a RECORD without the lines that an installer adds to it."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return None
+    return hashlib.sha256(b"\n".join(sorted(line for line in lines if not INSTALLERS.match(line)))).hexdigest()
 
 
 def _wheels(lock: Mapping[str, Any], interpreter: Interpreter) -> list[_Wheel]:

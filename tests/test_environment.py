@@ -167,9 +167,23 @@ def test_what_is_installed_is_read_back_with_its_wheels_hashes(bench: Bench) -> 
     assert {package.name: (package.wheel, package.sha256) for package in built.packages} == {
         name: (path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, path in wheels.items()
     }
-    for package in built.packages:
-        (record,) = environment.site_packages(bench.venv).glob(f"{package.name.replace('-', '_')}-*/RECORD")
-        assert package.record == hashlib.sha256(record.read_bytes()).hexdigest()
+
+
+def test_a_package_has_the_same_record_wherever_and_whenever_its_wheel_is_installed(pair: Bench) -> None:
+    script = {"entry_points": "[console_scripts]\nhelp-me = helper:main\n"}
+    path = stubs.wheel(pair.links, "helper", "1.0", {"helper.py": "def main(): pass"}, **script)
+    records = []
+    for place in ("here", "there"):
+        pair.venv = pair.folder / place
+        built = pair.build(test_requirements=["helper"])
+        records.append({package.name: package.record for package in built.packages})
+        os.utime(path, (0, 0))
+    stubs.wheel(pair.links, "helper", "1.0", {"helper.py": "def main(): print()"}, **script)
+    pair.venv = pair.folder / "changed"
+    changed = {package.name: package.record for package in pair.build(test_requirements=["helper"]).packages}
+    assert records[0] == records[1]
+    assert {name for name in changed if changed[name] != records[0][name]} == {"helper"}
+    assert None not in changed.values()
 
 
 def test_the_wheel_that_is_named_is_the_one_that_is_installed(

@@ -117,6 +117,13 @@ def lint(session: nox.Session) -> None:
     session.run("mypy", "noxfile.py", "scripts", "tests")
 
 
+@nox.session(reuse_venv=True)
+def picture(session: nox.Session) -> None:
+    """Take the picture of a report that README.md shows (needs Chromium)."""
+    install_tools(session)
+    session.run("python", "-m", "tests.picture", ".github/report.png")
+
+
 # Helpers
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree
 
-from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from junitparser import Error, Failure, Skipped, TestCase, TestSuite
 
 from .results import Case, Outcome, PairResult, Run, State, Verdict
 
 # What XML 1.0 can't hold, not even escaped ("Char" in its section 2.2), and the lone CR, which readers turn into LF.
 UNPRINTABLE = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+DECLARATION = b"<?xml version='1.0' encoding='UTF-8'?>\n"
 BAD_STATES = {State.HOLLOW, State.COLLECTION_ERROR, State.CRASHED, State.TIMEOUT, State.NOT_RUN}
 
 
@@ -20,28 +22,14 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
-def of_run(result: PairResult, run: Run) -> JUnitXml:
-    """Return the JUnit of one run."""
-    return _document(_label(result), [_suite(result, run)])
+def of_run(result: PairResult, run: Run) -> bytes:
+    """Return the JUnit document of one run."""
+    return _document(_label(result), [_suite(result, run, [case for case in result.cases if case.file == run.file])])
 
 
-def of_results(name: str, results: Sequence[PairResult]) -> JUnitXml:
-    """Return the JUnit of all pairs: one suite per pair and test file, in order."""
-    suites: list[TestSuite] = []
-    for result in results:
-        suites += [_suite(result, run) for run in result.runs]
-        if not result.runs or result.verdict in (Verdict.BLOCKED, Verdict.NOT_RUN):
-            suites.append(_pair_suite(result))
-    return _document(name, suites)
-
-
-def encode(xml: JUnitXml) -> bytes:
-    """Return the document as bytes, the same ones whichever XML library junitparser found."""
-    # What is parsed here was written here.
-    root = ElementTree.fromstring(xml.tostring())  # type: ignore[no-untyped-call]  # noqa: S314
-    ElementTree.indent(root)
-    data: bytes = ElementTree.tostring(root, encoding="UTF-8", xml_declaration=True)
-    return data + b"\n"
+def of_results(name: str, results: Iterable[PairResult]) -> bytes:
+    """Return the JUnit document of all pairs: one suite per pair and test file, in order."""
+    return _document(name, (suite for result in results for suite in _suites(result)))
 
 
 # Helpers
@@ -51,18 +39,36 @@ def _label(result: PairResult) -> str:
     return result.label or result.pair
 
 
-def _document(name: str, suites: Iterable[TestSuite]) -> JUnitXml:
-    xml = JUnitXml(printable(name))
+def _document(name: str, suites: Iterable[TestSuite]) -> bytes:
+    """Return suites as one document, the same bytes whichever XML library junitparser found.
+
+    Each suite is made, written and forgotten before the next: a report may have half a million cases.
+    """
+    written: list[bytes] = []
+    totals = Counter[str]()
+    seconds = 0.0
     for suite in suites:
-        xml.add_testsuite(suite)
-    xml.update_statistics()  # type: ignore[no-untyped-call]
-    # junitparser counts skipped cases here as well, which the schema that Jenkins uses doesn't know.
-    xml._elem.attrib.pop("skipped", "")
-    xml.time = round(xml.time, 3)
-    return xml
+        element = ElementTree.fromstring(suite.tostring())  # type: ignore[no-untyped-call]  # noqa: S314 (made here)
+        totals.update({counted: int(element.get(counted, 0)) for counted in ("tests", "failures", "errors")})
+        seconds += float(element.get("time", 0))
+        ElementTree.indent(element, level=1)
+        written.append(b"  " + ElementTree.tostring(element, encoding="UTF-8") + b"\n")
+    attributes = {"name": printable(name), "time": f"{seconds:.3f}", **{key: str(totals[key]) for key in totals}}
+    opening = ElementTree.tostring(ElementTree.Element("testsuites", attributes), encoding="UTF-8")
+    return b"".join([DECLARATION, opening.removesuffix(b" />"), b">\n", *written, b"</testsuites>\n"])
 
 
-def _suite(result: PairResult, run: Run) -> TestSuite:
+def _suites(result: PairResult) -> Iterator[TestSuite]:
+    cases: dict[str, list[Case]] = {run.file: [] for run in result.runs}
+    for case in result.cases:
+        cases.setdefault(case.file, []).append(case)
+    for run in result.runs:
+        yield _suite(result, run, cases[run.file])
+    if not result.runs or result.verdict in (Verdict.BLOCKED, Verdict.NOT_RUN):
+        yield _pair_suite(result)
+
+
+def _suite(result: PairResult, run: Run, cases: Iterable[Case]) -> TestSuite:
     suite = TestSuite(printable(f"{_label(result)}/{run.file}"))
     suite.add_property("pair", result.pair)
     _add_properties(suite, result)
@@ -71,13 +77,12 @@ def _suite(result: PairResult, run: Run) -> TestSuite:
         suite.add_property("blob", run.blob)
     if run.patch:
         suite.add_property("patch", run.patch.patch)
-    for case in result.cases:
-        if case.file == run.file:
-            suite.add_testcase(_case(_label(result), case))
+    found = [_case(_label(result), case) for case in cases]
     if run.state in BAD_STATES or run.broken_fixtures:
         # No CI server may show a run green that proves nothing: its state is a case of its own.
         words = "; ".join([part for part in (run.reason, *run.broken_fixtures) if part]) or run.state.value
-        suite.add_testcase(_state_case(_label(result), run.file, run.state.value, words))
+        found.append(_state_case(_label(result), run.file, run.state.value, words))
+    suite.add_testcases(found)
     _settle(suite)
     return suite
 
@@ -143,8 +148,6 @@ def _state_case(pair: str, file: str, state: str, words: str) -> TestCase:
 
 
 def _settle(suite: TestSuite) -> None:
-    suite.update_statistics()  # type: ignore[no-untyped-call]
-    suite.time = round(suite.time, 3)
     properties = suite._elem.find("properties")
     if properties is not None:
         suite._elem.remove(properties)

@@ -245,7 +245,7 @@ class Work:
         for run in result.runs:
             path = self.folder / f"{run.file}.xml"
             if run.log:
-                storage.write(path, junit.encode(junit.of_run(result, run)))
+                storage.write(path, junit.of_run(result, run))
             else:
                 # A log of an earlier night beside tonight's result would speak for a run that wasn't.
                 path.unlink(missing_ok=True)

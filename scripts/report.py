@@ -51,7 +51,7 @@ def combine(reports: Path, batch: Batch, places: Sequence[Path]) -> Path:
 def write(folder: Path, merged: Report) -> None:
     """Write a report in every format into ``folder``."""
     storage.write(folder / "report.json", results.encode(merged))
-    storage.write(folder / "report.xml", junit.encode(junit.of_results(merged.batch, merged.columns)))
+    storage.write(folder / "report.xml", junit.of_results(merged.batch, merged.columns))
     storage.write(folder / "report.html", page.html(merged, folder).encode("utf-8", "backslashreplace"))
     for language in LANGUAGES:
         text = document.markdown(merged, language)

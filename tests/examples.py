@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from scripts import matrix, outcomes, report
+from scripts import matrix, outcomes, report, results
 from scripts.environment import Package
 from scripts.patching import PatchRecord
 from scripts.preflight import Cann
@@ -110,6 +110,13 @@ def every_verdict(batch: matrix.Batch | None = None) -> Report:
         not_run(batch.pair("2.13.0")),
     ]
     return report.merge(batch, columns)
+
+
+def calm(report: Report) -> Report:
+    """Return the report with harmless words where it has hostile ones."""
+    text = results.encode(report)
+    text = text.replace(msgspec.json.encode(HOSTILE)[1:-1], b"for this Python and machine")
+    return msgspec.json.decode(text, type=Report)
 
 
 def column(

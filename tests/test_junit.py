@@ -22,7 +22,7 @@ SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).with_name("jenkins-junit.xsd
 
 def merged() -> bytes:
     report = examples.every_verdict()
-    return junit.encode(junit.of_results(report.batch, report.columns))
+    return junit.of_results(report.batch, report.columns)
 
 
 def test_the_schema_that_jenkins_uses_accepts_it() -> None:
@@ -98,7 +98,7 @@ sys.modules["lxml"] = None
 from scripts import junit
 from tests import examples
 report = examples.every_verdict()
-sys.stdout.buffer.write(junit.encode(junit.of_results(report.batch, report.columns)))
+sys.stdout.buffer.write(junit.of_results(report.batch, report.columns))
 """
     without = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True).stdout
 
@@ -110,7 +110,7 @@ def test_text_that_xml_cannot_hold_is_shown_escaped(text: str) -> None:
     made, cases = examples.run(examples.TIMER, 1, bad=[Outcome.FAILED])
     column = examples.column("2.10.0", runs=[(made, [msgspec.structs.replace(cases[0], message=text)])])
 
-    data = junit.encode(junit.of_results("b", [column]))
+    data = junit.of_results("b", [column])
 
     SCHEMA.assertValid(etree.fromstring(data))
     found = next(case for suite in junitparser.JUnitXml.fromstring(data) for case in suite)

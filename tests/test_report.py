@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ GOLDEN = Path(__file__).parent / "golden"
 BATCH = matrix.load(ROOT / "matrix.toml")
 FORMATS: dict[str, Callable[[results.Report], bytes]] = {
     "report.json": results.encode,
-    "report.xml": lambda merged: junit.encode(junit.of_results(merged.batch, merged.columns)),
+    "report.xml": lambda merged: junit.of_results(merged.batch, merged.columns),
     "report.md": lambda merged: document.markdown(merged, "en").encode(),
     "report.zh.md": lambda merged: document.markdown(merged, "zh").encode(),
     "report.html": lambda merged: page.html(merged).encode(),
@@ -77,7 +78,7 @@ def test_nothing_in_a_result_is_markup_in_the_document(language: str) -> None:
     links = [str(token.attrs["href"]) for token in inline if token.type == "link_open"]
     assert links == []
     headings = [token for token in tokens if token.type == "heading_open"]
-    plain = document.markdown(_tamed(examples.every_verdict()), language)
+    plain = document.markdown(examples.calm(examples.every_verdict()), language)
     assert len(headings) == len([t for t in MarkdownIt("commonmark").parse(plain) if t.type == "heading_open"])
 
 
@@ -200,6 +201,13 @@ def _save(folder: Path, column: PairResult) -> Path:
     return folder
 
 
-def _tamed(merged: results.Report) -> results.Report:
-    text = results.encode(merged).decode().replace("\\n# b", " b")
-    return msgspec.json.decode(text, type=results.Report)
+def test_writing_grows_with_the_number_of_cases_and_not_with_its_square() -> None:
+    def seconds(cases: int) -> float:
+        column = examples.column("2.10.0", runs=[examples.run(examples.TIMER, cases)])
+        start = time.process_time()
+        for write in FORMATS.values():
+            write(report.merge(BATCH, [column]))
+        return time.process_time() - start
+
+    seconds(100)
+    assert seconds(16_000) / seconds(2_000) < 24  # 8 if it grows linearly, 64 with the square

@@ -1,7 +1,8 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
-const PAGE = 200;
+// A row has a cell per pair: with many pairs, fewer rows make a page that still answers at once.
+const PAGE = Math.max(25, Math.min(200, Math.floor(8000 / data.columns.length)));
 const state = { language: "en", search: "", outcome: "", page: 0 };
 
 function t(key, values = {}) {

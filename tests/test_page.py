@@ -227,3 +227,9 @@ def test_the_page_needs_nothing_but_itself(address: str) -> None:
     assert "src=" not in text.replace("img src=x", "")
     assert "http://" not in text
     assert "default-src 'none'" in text
+
+
+def test_the_style_sheet_is_not_escaped(page: Page, address: str) -> None:
+    page.goto(address)
+
+    assert "Noto Sans CJK SC" in page.locator("body").evaluate("node => getComputedStyle(node).fontFamily")

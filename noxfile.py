@@ -28,11 +28,22 @@ import uv
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import collecting, environment, interrupts, matrix, patching, pipeline, preflight, running, upstream  # noqa: E402
-from scripts import export as exporting  # noqa: E402
-from scripts import report as reporting  # noqa: E402
-from scripts.errors import Blocked, ConfigError  # noqa: E402
-from scripts.results import Verdict  # noqa: E402
+from scripts import (
+    collecting,
+    difference,
+    environment,
+    interrupts,
+    matrix,
+    patching,
+    pipeline,
+    preflight,
+    running,
+    upstream,
+)
+from scripts import export as exporting
+from scripts import report as reporting
+from scripts.errors import Blocked, ConfigError
+from scripts.results import Verdict
 
 REPORTS = Path(os.environ.get("REPORTS") or ROOT / "reports")
 
@@ -86,6 +97,21 @@ def report(session: nox.Session) -> None:
     except Blocked as blocked:
         session.error(str(blocked).rstrip("."))
     session.log(str(folder / "report.html"))
+
+
+@nox.session(venv_backend="none")
+def diff(session: nox.Session) -> None:
+    """Compare two reports, or two pairs of the latest one: diff -- OLD NEW [--format text|md|html|json]."""
+    options = difference.parse(session.posargs)
+    try:
+        text, status = difference.diff(REPORTS, BATCH, Path(session.invoked_from), options)
+    except Blocked as blocked:
+        print(blocked, file=sys.stderr)
+        raise SystemExit(difference.EXIT_IMPOSSIBLE) from None
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if status:
+        raise SystemExit(status)
 
 
 @nox.session(venv_backend="none")

@@ -55,15 +55,6 @@ ABSENT = "."
 
 def html(report: Report, logs: Path | None = None) -> str:
     """Return the page. ``logs`` is the folder of the report; the ends of logs of runs that are not good are shown."""
-    say = wording.say_in("en")
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=True,
-        finalize=_visible,
-    )
     files = list(dict.fromkeys(run.file for column in report.columns for run in column.runs))
     counted = [(verdict, sum(column.verdict is verdict for column in report.columns)) for verdict in Verdict]
     bad = [
@@ -72,10 +63,10 @@ def html(report: Report, logs: Path | None = None) -> str:
         for case in column.cases
         if case.outcome not in (Outcome.PASSED, Outcome.XFAILED)
     ]
-    return environment.get_template("report.html.jinja").render(
+    return fill(
+        "report.html.jinja",
+        "en",
         report=report,
-        t=_Translator(say),
-        css=(TEMPLATES / "report.css").read_text(),
         js=(TEMPLATES / "report.js").read_text(),
         data=_embed(_data(report, files, logs)),
         files=files,
@@ -94,6 +85,21 @@ def html(report: Report, logs: Path | None = None) -> str:
         run_tone=lambda run: _run_sign(run)[0],
         run_mark=lambda run: _run_sign(run)[1],
     )
+
+
+def fill(template: str, language: str, **values: Any) -> str:
+    """Return an HTML template filled in; whatever is in the values is text, never markup."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+        finalize=_visible,
+    )
+    css = (TEMPLATES / "report.css").read_text()
+    translator = _Translator(wording.say_in(language))
+    return environment.get_template(template).render(t=translator, css=css, language=language, **values)
 
 
 # Helpers
@@ -150,7 +156,7 @@ def _data(report: Report, files: list[str], logs: Path | None) -> dict[str, Any]
 
 
 def _texts(language: str) -> dict[str, str]:
-    return {key: text for key, text in wording.load(language).items() if not key.startswith("export.")}
+    return {key: text for key, text in wording.load(language).items() if not key.startswith(("export.", "diff."))}
 
 
 def _cases(report: Report, files: Mapping[str, int]) -> list[list[Any]]:

@@ -19,6 +19,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 import msgspec
 
 from . import interrupts, junit, outcomes, preflight, report, results, storage
+from .bodies import bodies
 from .collecting import Collected
 from .console import Console
 from .environment import Environment
@@ -127,6 +128,8 @@ class Work:
 
     def ran(self, run: Run, cases: list[Case]) -> None:
         """Keep what a run came to, and say so."""
+        known = bodies(self.worktree.files[run.file]) if self.worktree else {}
+        cases = [msgspec.structs.replace(case, body=known.get((case.cls, case.name))) for case in cases]
         self.finished[run.file] = run, cases
         self.console.run(run)
 

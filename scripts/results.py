@@ -69,7 +69,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Case(Record, frozen=True, kw_only=True):
-    """One test. ``(file, cls, name)`` is its key; ``seconds`` is None if it never ended."""
+    """One test. ``(file, cls, name)`` is its key; ``seconds`` is None if it never ended.
+
+    ``body`` tells what the method does (bodies.py), so that a case that moved is known again.
+    """
 
     file: str
     cls: str = msgspec.field(name="class")
@@ -77,6 +80,7 @@ class Case(Record, frozen=True, kw_only=True):
     outcome: Outcome
     seconds: float | None = None
     message: str = ""
+    body: str | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:

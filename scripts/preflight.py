@@ -13,6 +13,7 @@ import socket
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from packaging.version import InvalidVersion, Version
@@ -23,6 +24,7 @@ from .matrix import Batch, Pair
 from .scope import RunScope
 
 INSIDE = Path(__file__).parent / "inside"
+ETC = Path("/etc")
 SHARED_MEMORY_BYTES = 16 << 20
 DISK_BYTES = 2 << 30
 GLIBC = Version("2.28")
@@ -207,9 +209,8 @@ def test_environment(environment: Mapping[str, str], cann: Cann | None) -> dict[
     if any(name.lower().endswith("_proxy") for name in result):
         # Stores and rendezvous of the tests talk to this machine, whatever proxy leads to the rest of the world.
         hosts = [*LOOPBACK, socket.gethostname(), socket.getfqdn()]
-        for name in ("no_proxy", "NO_PROXY"):
-            given = [host for host in result.get(name, "").split(",") if host]
-            result[name] = ",".join(dict.fromkeys([*given, *hosts]))
+        given = [host for name in ("no_proxy", "NO_PROXY") for host in result.get(name, "").split(",") if host]
+        result |= dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(dict.fromkeys([*given, *hosts])))
     result["PYTHONUNBUFFERED"] = "1"
     return result
 
@@ -286,7 +287,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 def _interpreter_places(uv: str, uv_env: Mapping[str, str]) -> list[Path]:
     """Return the files and folders that change when uv would find another interpreter."""
-    data = Path(uv_env.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser())
+    data = Path(uv_env.get("XDG_DATA_HOME") or storage.home() / ".local" / "share")
     managed = Path(uv_env.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
     searched = [Path(folder) for folder in uv_env.get("PATH", "").split(":") if folder]
     return [Path(uv), INSIDE / "probe.py", managed, *searched, *_uv_config_files(uv_env)]
@@ -410,9 +411,7 @@ def _with_cann(batch: Batch) -> dict[str, str]:
     environment = dict(os.environ)
     if batch.matrix.cann is None or _cann_home(environment):
         return environment
-    script = Path(batch.matrix.cann.set_env).expanduser()
-    if not script.is_absolute():
-        script = batch.root / script
+    script = storage.located(batch.matrix.cann.set_env, batch.root)
     if not script.is_file():
         raise Blocked("cann-path", f"cann.set-env names {script}, which isn't there", "Correct cann.set-env.")
     # A marker keeps what the script itself prints apart from the environment after it.
@@ -481,12 +480,12 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, list[str]]:
 
     See "Configuration Files" in pip's documentation.
     """
-    home = Path("~").expanduser()
+    home = storage.home()
     named = environment.get("PIP_CONFIG_FILE", "")
     places: list[Path] = []
     if named != os.devnull:
         folders = (environment.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
-        places += [*(Path(folder, "pip", "pip.conf") for folder in folders), Path("/etc/pip.conf")]
+        places += [*(Path(folder, "pip", "pip.conf") for folder in folders), ETC / "pip.conf"]
         if not Path(named).is_file():
             config_home = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
             places += [home / ".pip" / "pip.conf", config_home / "pip" / "pip.conf"]
@@ -518,11 +517,17 @@ def _uv_settings(environment: Mapping[str, str]) -> set[str]:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        table = table.get("tool", {}).get("uv", {}) if file.name == "pyproject.toml" else table
-        for settings in (table, table.get("pip", {})):
+        table = _table(_table(table.get("tool")).get("uv")) if file.name == "pyproject.toml" else table
+        for settings in (table, _table(table.get("pip"))):
+            indexes = settings.get("index")
             found |= settings.keys()
-            found |= {"index-url" if index.get("default") else "extra-index-url" for index in settings.get("index", [])}
+            for index in indexes if isinstance(indexes, list) else []:
+                found.add("index-url" if _table(index).get("default") else "extra-index-url")
     return found
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _uv_config_files(environment: Mapping[str, str]) -> list[Path]:
@@ -531,8 +536,8 @@ def _uv_config_files(environment: Mapping[str, str]) -> list[Path]:
         return []
     if named := environment.get("UV_CONFIG_FILE"):
         return [Path(named)]
-    own = Path(environment.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
-    folders = [own, *map(Path, (environment.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")), Path("/etc")]
+    own = Path(environment.get("XDG_CONFIG_HOME") or storage.home() / ".config")
+    folders = [own, *map(Path, (environment.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")), ETC]
     here = Path.cwd()
     project = [folder / name for folder in (here, *here.parents) for name in ("uv.toml", "pyproject.toml")]
     return [*project, *(folder / "uv" / "uv.toml" for folder in folders)]

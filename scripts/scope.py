@@ -57,7 +57,12 @@ class RunScope:
 
     def close(self) -> None:
         """Forget what runs of this machine found out that are over; this one may have more pairs to come."""
-        for folder in self.folder.parent.glob(f"{_machine()}-*"):
+        try:
+            folders = list(self.folder.parent.glob(f"{_machine()}-*"))
+        except Blocked:
+            # Without a cache there is nothing to forget, and who needed it was told so.
+            return
+        for folder in folders:
             owner, _, started = folder.name.removeprefix(f"{_machine()}-").partition("-")
             if not owner.isdigit() or _started(int(owner)) != started:
                 storage.remove(folder)

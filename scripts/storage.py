@@ -23,14 +23,26 @@ def cache_root() -> Path:
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        root = (base if base.is_absolute() else Path.home() / ".cache") / PROJECT
+        root = (base if base.is_absolute() else home() / ".cache") / PROJECT
         root.mkdir(parents=True, exist_ok=True)
         if not os.access(root, os.W_OK | os.X_OK):
             raise PermissionError(f"{root} can't be written")
-    except (OSError, RuntimeError) as error:
-        # RuntimeError: this user has no home folder, as in many containers.
+    except OSError as error:
         raise Blocked("cache", f"there is no cache: {error}", "Set XDG_CACHE_HOME to a folder of your own.") from None
     return root
+
+
+def home() -> Path:
+    """Return the user's home folder; in a container there may be none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
+def located(name: str, base: Path) -> Path:
+    """Return the path that a batch names: relative to ``base``, or below the home folder (``~/``)."""
+    return home() / name[2:] if name.startswith("~/") else base / name
 
 
 def write(path: Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -15,14 +16,23 @@ import msgspec
 
 from . import process, storage
 from .errors import Blocked
-from .matrix import Batch, Pair
+from .matrix import COMMIT, Batch, Pair
+from .preflight import URL_USER, without_secrets
 from .scope import RunScope
 
 SAMPLE = "sample"
 SAMPLE_ROOT = Path(__file__).parent.parent / "tests" / "sample"
 FETCH_SECONDS = 900.0
 CONNECT_SECONDS = 5.0
-PORTS = {"http": 80, "https": 443, "ssh": 22, "git": 9418}
+PORTS = {"http": 80, "https": 443, "git": 9418}
+UNWANTED = {".git", "__pycache__"}
+GLOB, ESCAPED = re.compile(r"[*?\[\]\\!#]"), r"\\\g<0>"
+KEPT = re.compile(r"GIT_(SSL|SSH|PROXY|HTTP)\w*|GIT_ASKPASS|GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)")
+GIT_OPTIONS = (
+    *("core.autocrlf=false", "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.sparseCheckout=true"),
+    *("submodule.recurse=false", "fetch.recurseSubmodules=false", "gc.auto=0", "maintenance.auto=false"),
+    *("http.lowSpeedLimit=1000", "http.lowSpeedTime=30", "init.defaultRefFormat=files"),
+)
 SCP_LIKE = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
 
 
@@ -88,15 +98,6 @@ def blob_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-def without_credentials(url: str) -> str:
-    """Return a URL as it may stand in a report: no user, password, token or query."""
-    parts = urllib.parse.urlsplit(url)
-    if not parts.scheme or not parts.netloc:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
 # Helpers
 
 
@@ -106,9 +107,19 @@ def _fetch_one(
     folders = sorted({str(PurePosixPath(file).parent) for file in files})
     if template == SAMPLE:
         return _from_sample(pair, tag, folders)
-    if "://" in template or SCP_LIKE.match(template):
-        return _from_git(template.format(**values), tag, folders, pair, scope)
-    folder = (base / template.format(**values)).resolve()
+    try:
+        source = template.format(**values)
+        # A port that isn't one is found out when it is asked for.
+        urllib.parse.urlsplit(source).port  # noqa: B018
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise Blocked(
+            "upstream-source",
+            f"'{without_secrets(template)}' is neither a git URL nor a folder template: {error}",
+            "Use a URL, or a folder with {torch} and {torch_npu} as its only placeholders.",
+        ) from None
+    if "://" in source or SCP_LIKE.match(source):
+        return _from_git(source, tag, folders, pair, scope)
+    folder = storage.located(source, base).resolve()
     if not folder.is_dir():
         raise Blocked(
             "upstream-folder",
@@ -117,7 +128,8 @@ def _fetch_one(
         )
     if "{" not in template and _is_repository(folder):
         return _from_git(folder.as_uri(), tag, folders, pair, scope)
-    return _store(str(folder), tag, _commit_of(folder, folders), _read_folders([folder], folders))
+    contents = _read_folders([folder], folders)
+    return _store(str(folder), tag, _commit_of(folder, folders, contents), contents)
 
 
 def _from_sample(pair: Pair, tag: str, folders: Sequence[str]) -> Tree:
@@ -149,7 +161,7 @@ def _read_folders(roots: Sequence[Path], folders: Sequence[str]) -> dict[str, by
 
 def _files_below(folder: Path) -> Iterator[Path]:
     for parent, names, files in os.walk(folder):
-        names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
+        names[:] = sorted(set(names) - UNWANTED)
         for file in sorted(files):
             path = Path(parent, file)
             if path.is_file():
@@ -172,134 +184,202 @@ def _store(source: str, tag: str, commit: str | None, contents: Mapping[str, byt
 
 def _from_git(url: str, tag: str, folders: Sequence[str], pair: Pair, scope: RunScope) -> Tree:
     """Fetch a tag shallow, blobless and sparse; without network where the cache has it already."""
-    shown = without_credentials(url)
-    source = hashlib.sha256(shown.encode()).hexdigest()[:16]
-    wanted = hashlib.sha256("\n".join(folders).encode()).hexdigest()[:8]
+    fetch = _Fetch(url, tag, folders)
     cache = storage.cache_root()
-    reference = cache / "refs" / source / f"{hashlib.sha256(tag.encode()).hexdigest()[:16]}-{wanted}"
-    with storage.lock(cache / "locks" / f"git-{source}-{reference.name}.lock"):
-        known = reference.read_text().strip() if reference.is_file() else ""
-        if known and pair.commit in (None, known):
-            tree = _cached(cache / "trees" / f"git-{source}-{known}-{wanted}", shown, tag)
-            if tree:
-                return tree
+    reference = cache / "refs" / fetch.name
+    with storage.lock(cache / "locks" / f"git-{fetch.name}.lock"):
+        known = _read_reference(reference)
+        if known and pair.commit in (None, known) and (tree := fetch.cached(known)):
+            return tree
         try:
-            scope.once(f"reach {shown}", lambda: _reach(url, shown))
-            commit = _clone(url, shown, tag, folders, cache, source, wanted)
+            scope.once(f"reach {fetch.shown}", fetch.reach)
+            commit = fetch.clone()
         except Blocked:
             # The tag's commit isn't the pinned one and upstream can't be asked again: what is known still holds.
-            tree = _cached(cache / "trees" / f"git-{source}-{known}-{wanted}", shown, tag) if known else None
-            if tree:
+            if known and (tree := fetch.cached(known)):
                 return tree
             raise
         storage.write(reference, commit.encode())
-        tree = _cached(cache / "trees" / f"git-{source}-{commit}-{wanted}", shown, tag)
+        tree = fetch.cached(commit)
         if tree is None:
             raise Blocked(
-                "cache", f"the tree of {shown} can't be read back from {cache}", "Check that disk and its free space."
+                "cache",
+                f"the tree of {fetch.shown} can't be read back from {cache}",
+                "Check that disk and its free space.",
             )
         return tree
 
 
-def _cached(folder: Path, source: str, tag: str) -> Tree | None:
-    """Return the cached tree if every byte of it is as it was fetched."""
-    manifest = _read_manifest(folder)
-    if manifest is None or not _is_whole(folder, manifest.files):
-        storage.remove(folder)
-        return None
-    return Tree(path=folder / "tree", source=source, tag=tag, commit=manifest.commit, blobs=manifest.files)
-
-
-def _reach(url: str, shown: str) -> None:
-    """Raise Blocked within seconds if nobody answers at ``url``; git itself may wait for minutes."""
-    parts = urllib.parse.urlsplit(url)
-    proxied = any(os.environ.get(name) for name in (f"{parts.scheme}_proxy", f"{parts.scheme.upper()}_PROXY"))
-    if parts.scheme not in PORTS or not parts.hostname or proxied:
-        return
+def _read_reference(path: Path) -> str | None:
+    """Return the commit that a tag was at when it was fetched."""
     try:
-        socket.create_connection((parts.hostname, parts.port or PORTS[parts.scheme]), CONNECT_SECONDS).close()
-    except OSError as error:
-        raise _unreachable(shown, str(error.strerror or error)) from None
+        commit = path.read_bytes().decode(errors="replace").strip()
+    except OSError:
+        return None
+    return commit if COMMIT.fullmatch(commit) else None
 
 
-def _unreachable(shown: str, why: str) -> Blocked:
-    return Blocked(
-        "upstream-unreachable",
-        f"{shown} does not answer: {why}",
-        "Check the network, or name a mirror or a folder with --upstream or upstream.repository in matrix.toml.",
-    )
+class _Fetch:
+    """One tag of one repository, and the folders wanted of it."""
+
+    def __init__(self, url: str, tag: str, folders: Sequence[str]) -> None:
+        self.url = url
+        self.tag = tag
+        self.folders = folders
+        self.shown = without_secrets(url)
+        # A password changes more often than what it opens.
+        self.source = _digest(URL_USER.sub("", url))[:16]
+        self.wanted = _digest("\n".join(folders))[:8]
+        # Pairs fetch side by side: what two of them write must have two names.
+        self.name = f"{self.source}-{_digest(tag)[:16]}-{self.wanted}"
+
+    def cached(self, commit: str) -> Tree | None:
+        """Return the cached tree if every byte of it is as it was fetched."""
+        with self._target(commit) as folder:
+            manifest = _read_manifest(folder)
+            if manifest is None or not _is_whole(folder, manifest.files):
+                storage.remove(folder)
+                return None
+        return Tree(path=folder / "tree", source=self.shown, tag=self.tag, commit=commit, blobs=manifest.files)
+
+    def reach(self) -> None:
+        """Raise Blocked within seconds if nobody answers; git itself may wait for minutes."""
+        if self.url.startswith("file:"):
+            return
+        with self._scratch() as work:
+            # What git would really connect to: mirrors are often set up in its configuration.
+            url = self._git(work, "ls-remote", "--get-url", self.url).strip()
+            parts = urllib.parse.urlsplit(url)
+            # Of ssh, only ssh itself knows the aliases and jump hosts.
+            if parts.scheme not in PORTS or not parts.hostname or self._has_proxy(work, url):
+                return
+            try:
+                address = parts.hostname, parts.port or PORTS[parts.scheme]
+                socket.create_connection(address, CONNECT_SECONDS).close()
+            except OSError as error:
+                raise self._unreachable(str(error.strerror or error)) from None
+
+    def clone(self) -> str:
+        """Fetch the tag into the cache and return its commit."""
+        with self._scratch() as work:
+            self._git(work, "init", "-q", "--template=", ".")
+            information = work / ".git" / "info"
+            information.mkdir()
+            # What is tested is what upstream's blobs hold, byte by byte, whatever attributes it or this user has.
+            (information / "attributes").write_text("* -text -ident -filter -working-tree-encoding\n")
+            patterns = [f"/{GLOB.sub(ESCAPED, folder)}/\n" if folder != "." else "/*\n" for folder in self.folders]
+            (information / "sparse-checkout").write_text("".join(patterns), encoding="utf-8")
+            self._git(work, "remote", "add", "origin", self.url)
+            try:
+                wanted = ("--depth=1", "--filter=blob:none", "--no-tags", "origin", f"refs/tags/{self.tag}")
+                self._git(work, "fetch", "-q", *wanted)
+            except Blocked as failure:
+                if "couldn't find remote ref" in failure.cause:
+                    raise Blocked(
+                        "upstream-tag",
+                        f"{self.shown} has no tag {self.tag}",
+                        "Correct upstream.tag or the pair's torch version.",
+                    ) from None
+                raise
+            self._git(work, "checkout", "-q", "--detach", "FETCH_HEAD")
+            commit = (work / ".git" / "HEAD").read_text().strip()
+            blobs = _blobs(self._git(work, "ls-tree", "-r", "-z", "HEAD", "--", *self.folders))
+            with self._target(commit) as folder, storage.new_folder(folder) as building:
+                for name in blobs:
+                    _write_read_only(building / "tree" / name, (work / name).read_bytes())
+                _write_manifest(building, commit, blobs)
+        return commit
+
+    @contextlib.contextmanager
+    def _target(self, commit: str) -> Iterator[Path]:
+        """Yield the folder of a commit's tree in the cache, which is ours meanwhile: two tags may be one commit."""
+        cache = storage.cache_root()
+        name = f"git-{self.source}-{commit}-{self.wanted}"
+        with storage.lock(cache / "locks" / f"{name}.lock"):
+            yield cache / "trees" / name
+
+    def _scratch(self) -> contextlib.AbstractContextManager[Path]:
+        return storage.scratch_folder(storage.cache_root() / "fetch", f"{self.name}-")
+
+    def _has_proxy(self, work: Path, url: str) -> bool:
+        scheme = url.partition("://")[0]
+        if any(
+            os.environ.get(name) for name in (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
+        ):
+            return True
+        ending, output = run_git(work, "config", "--get-urlmatch", "http.proxy", url)
+        return ending.returncode == 0 and bool(output.strip())
+
+    def _git(self, work: Path, *arguments: str) -> str:
+        """Run git in ``work``; raises Blocked with git's own words, credentials taken out."""
+        ending, output = run_git(work, *arguments)
+        if ending.returncode == 0:
+            return output
+        if ending.error:
+            raise Blocked("git", f"git could not be started: {ending.error}", "Install git 2.25 or newer.")
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        first = next((number for number, line in enumerate(lines) if line.startswith(("fatal:", "error:"))), 0)
+        words = " ".join(lines[first:])[:500] or f"it ended with {ending.returncode}"
+        if "No space left on device" in words:
+            raise Blocked("disk-full", f"the disk is full: {words}", "Free some space where the cache lies.")
+        why = "git took too long" if ending.timed_out else f"git {arguments[0]}: {without_secrets(words)}"
+        if arguments[0] in ("fetch", "checkout"):
+            raise self._unreachable(why)
+        raise Blocked("git", f"{self.shown}: {why}", "Mend what git says, then run this again.")
+
+    def _unreachable(self, why: str) -> Blocked:
+        return Blocked(
+            "upstream-unreachable",
+            f"{self.shown} does not answer: {why}",
+            "Check the network, or name a mirror or a folder with --upstream or upstream.repository in matrix.toml.",
+        )
 
 
-def _clone(url: str, shown: str, tag: str, folders: Sequence[str], cache: Path, source: str, wanted: str) -> str:
-    """Fetch ``tag`` into the cache and return its commit."""
-    with storage.scratch_folder(cache / "fetch", f"{source}-{wanted}-") as work:
-        _git(work, shown, "init", "-q", ".")
-        _git(work, shown, "remote", "add", "origin", url)
-        try:
-            _git(
-                work, shown, "fetch", "-q", "--depth=1", "--filter=blob:none", "--no-tags", "origin", f"refs/tags/{tag}"
-            )
-        except Blocked as failure:
-            if "couldn't find remote ref" in failure.cause:
-                raise Blocked(
-                    "upstream-tag", f"{shown} has no tag {tag}", "Correct upstream.tag or the pair's torch version."
-                ) from None
-            raise
-        commit = _git(work, shown, "rev-parse", "FETCH_HEAD^{commit}").strip()
-        _git(work, shown, "sparse-checkout", "set", "--cone", *folders)
-        _git(work, shown, "checkout", "-q", "--detach", commit)
-        blobs = {}
-        for line in _git(work, shown, "ls-files", "-s", "-z", "--", *folders).split("\0"):
-            # mode, blob and stage, then the path; a mode of 100… is a file, not a link or a submodule.
-            about, _, name = line.partition("\t")
-            if about.startswith("100"):
-                blobs[name] = about.split()[1]
-        with storage.new_folder(cache / "trees" / f"git-{source}-{commit}-{wanted}") as building:
-            for name in blobs:
-                _write_read_only(building / "tree" / name, (work / name).read_bytes())
-            _write_manifest(building, commit, blobs)
-    return commit
-
-
-def _git(work: Path, shown: str, *arguments: str) -> str:
-    """Run git in ``work``; raises Blocked with git's own last words, credentials taken out."""
-    options = ("core.autocrlf=false", "core.eol=lf", "http.lowSpeedLimit=1000", "http.lowSpeedTime=30", "gc.auto=0")
-    argv = ["git", *(part for option in options for part in ("-c", option)), *arguments]
-    ending, output = process.capture(argv, cwd=work, env=git_environment(work), limit=FETCH_SECONDS)
-    if ending.error:
-        raise Blocked("git", f"git could not be started: {ending.error}", "Install git 2.25 or newer.")
-    if ending.returncode != 0:
-        lines = [line for line in output.splitlines() if line.strip()] or [f"git ended with {ending.returncode}"]
-        words = re.sub(r"(\w+://)[^/@\s]*@", r"\1", lines[-1] if "fatal" in lines[-1] else " ".join(lines[-3:]))
-        raise _unreachable(shown, f"git {arguments[0]}: {words}" if not ending.timed_out else "git took too long")
-    return output
-
-
-def git_environment(work: Path) -> dict[str, str]:
-    """Return the caller's environment for git, without what would make it work on another repository or ask."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or "SSL" in name}
-    return kept | {
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_LFS_SKIP_SMUDGE": "1",
+def run_git(work: Path, *arguments: str) -> tuple[process.Ending, str]:
+    """Run git in ``work``, where nothing that the caller or the user has set makes it do or ask something else."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or KEPT.fullmatch(name)}
+    env = kept | {
         "GIT_CEILING_DIRECTORIES": str(work.parent),
+        "GIT_DEFAULT_HASH": "sha1",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
         "LC_ALL": "C",
     }
+    argv = ["git", *(part for option in GIT_OPTIONS for part in ("-c", option)), *arguments]
+    return process.capture(argv, cwd=work, env=env, limit=FETCH_SECONDS)
+
+
+def _blobs(listing: str) -> dict[str, str]:
+    """Return blob ids by path from what ``git ls-tree -z`` says; links and submodules are left out."""
+    found = {}
+    for entry in listing.split("\0"):
+        about, _, name = entry.partition("\t")
+        if about.startswith("100") and not UNWANTED & set(name.split("/")):
+            found[name] = about.split()[2]
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_repository(folder: Path) -> bool:
     return (folder / ".git").exists() or ((folder / "HEAD").is_file() and (folder / "objects").is_dir())
 
 
-def _commit_of(folder: Path, folders: Sequence[str]) -> str | None:
-    """Return the commit that a folder is a clean checkout of, or None."""
+def _commit_of(folder: Path, folders: Sequence[str], contents: Mapping[str, bytes]) -> str | None:
+    """Return the commit that a folder is a checkout of, if the contents are that commit's to the byte."""
     if not (folder / ".git").exists():
         return None
-    try:
-        if _git(folder, str(folder), "status", "--porcelain", "--", *folders).strip():
+    outputs = []
+    for arguments in (["rev-parse", "HEAD"], ["ls-tree", "-r", "-z", "HEAD", "--", *folders]):
+        ending, output = run_git(folder, *arguments)
+        if ending.returncode != 0:
             return None
-        return _git(folder, str(folder), "rev-parse", "HEAD").strip()
-    except Blocked:
-        return None
+        outputs.append(output)
+    blobs = {name: blob_id(data) for name, data in contents.items()}
+    return outputs[0].strip() if _blobs(outputs[1]) == blobs else None
 
 
 def _write_read_only(path: Path, data: bytes) -> None:

@@ -230,8 +230,7 @@ def index(links: Path, *, login: str = "") -> Iterator[str]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            _, kind, name = self.path.rstrip("/").split("/")
-            name = urllib.parse.unquote(name)
+            kind, _, name = urllib.parse.unquote(self.path).strip("/").partition("/")
             if kind == "simple":
                 files = [path.name for path in links.iterdir() if path.name.partition("-")[0] == name.replace("-", "_")]
                 body = "".join(f'<a href="/files/{urllib.parse.quote(file)}">{file}</a>' for file in files).encode()

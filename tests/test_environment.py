@@ -151,6 +151,31 @@ def test_the_pairs_torch_is_taken_whichever_build_torch_npu_asks_for(bench: Benc
     assert bench.build("2.10.0", "2.10.0.post2").torch == there
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("home/.config/pip/pip.conf", "[global]\nfind-links = {links}\n", id="pip"),
+        pytest.param("home/.config/uv/uv.toml", 'find-links = ["{links}"]', id="uv"),
+        pytest.param("project/uv.toml", '[pip]\nfind-links = ["{links}"]', id="uv of this folder"),
+    ],
+)
+def test_wheels_come_from_where_pip_or_uv_is_set_up_to_find_them(
+    pair: Bench, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
+    for name in ("UV_FIND_LINKS", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(pair.folder / "home"))
+    (pair.folder / "project").mkdir()
+    monkeypatch.chdir(pair.folder / "project")
+    with pytest.raises(Blocked):
+        pair.build()
+    pair.scope.folder.rename(pair.folder / "another run")
+    path = pair.folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.format(links=pair.links))
+    assert pair.build().torch == "2.10.0+cpu"
+
+
 # What is really in it
 
 

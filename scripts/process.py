@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -17,15 +18,15 @@ import msgspec
 LOG_BYTES = 32 << 20
 TICK_SECONDS = 0.1
 WARDEN = Path(__file__).with_name("warden.py")
-_STOP = os.pipe()
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended.
 
     ``returncode`` is negative for a signal and None if the command could not be started (``error`` says why);
-    ``seconds`` is wall time; ``leftovers`` are the names of the processes it left behind, which were ended;
-    ``log_cut`` is the number of bytes that the log leaves out.
+    ``seconds`` is wall time; ``leftovers`` are the names of the processes it left behind, which were ended, and
+    ``survivors`` of those that could not be; ``log_cut`` is the number of bytes that the log leaves out, and
+    ``log_error`` why it is not whole otherwise.
     """
 
     returncode: int | None
@@ -34,7 +35,16 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     error: str = ""
     leftovers: list[str] = []
+    survivors: list[str] = []
     log_cut: int = 0
+    log_error: str = ""
+
+
+class LastWords(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command gets at its limit: a signal, and so many seconds more to say where it hangs."""
+
+    signal: int
+    seconds: float
 
 
 def run(
@@ -44,13 +54,17 @@ def run(
     env: Mapping[str, str],
     log: Path | None = None,
     limit: float | None = None,
+    last_words: LastWords | None = None,
     scratch: Sequence[Path] = (),
-    while_running: Callable[[], None] | None = None,
+    orphaned: Sequence[Path] = (),
+    stopped: Callable[[], bool] = lambda: False,
+    while_running: Callable[[], None] = lambda: None,
 ) -> Ending:
     """Run ``argv`` and end everything that it started, by its own end or after ``limit`` seconds.
 
-    ``log`` takes both output streams as they come. ``scratch`` folders are removed at the end, by the warden, so that
-    they go even when this process is killed. ``while_running`` is called about ten times a second.
+    ``log`` takes both output streams as they come. The warden removes ``scratch`` at the end, and ``orphaned`` too if
+    this process is killed by then. About ten times a second, ``while_running`` is called and ``stopped`` asked whether
+    to end the command at once.
     """
     order = {
         "argv": list(argv),
@@ -59,7 +73,10 @@ def run(
         "log": str(log) if log else None,
         "log_bytes": LOG_BYTES,
         "limit": limit,
+        "last_signal": last_words.signal if last_words else 0,
+        "last_seconds": last_words.seconds if last_words else 0.0,
         "scratch": [str(path) for path in scratch],
+        "orphaned": [str(path) for path in (*orphaned, *_own_scratch())],
     }
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(WARDEN)],
@@ -69,30 +86,21 @@ def run(
     ) as warden:
         assert warden.stdin is not None and warden.stdout is not None
         try:
-            warden.stdin.write(json.dumps(order).encode() + b"\n")
-            warden.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):
+                warden.stdin.write(json.dumps(order).encode() + b"\n")
+                warden.stdin.flush()
             with selectors.DefaultSelector() as selector:
                 selector.register(warden.stdout, selectors.EVENT_READ)
-                selector.register(_STOP[0], selectors.EVENT_READ)
-                while not (ready := selector.select(TICK_SECONDS if while_running else None)):
-                    assert while_running is not None
+                while not selector.select(TICK_SECONDS) and not stopped():
                     while_running()
-            if all(key.fd == _STOP[0] for key, _ in ready):
+        finally:
+            # Its input's end tells the warden to end the command, if it runs yet; it answers when all is gone.
+            with contextlib.suppress(BrokenPipeError):
                 warden.stdin.close()
             answer = warden.stdout.read()
-        except BaseException:
-            # Closing its input tells the warden to end the command; it answers when all is gone.
-            warden.stdin.close()
-            warden.stdout.read()
-            raise
     if not answer:
-        return Ending(returncode=None, seconds=0.0, interrupted=True, error=f"{argv[0]}: its warden was killed")
+        return Ending(returncode=None, seconds=0.0, error=f"{argv[0]}: its warden was killed")
     return msgspec.json.decode(answer, type=Ending)
-
-
-def stop_all() -> None:
-    """End every command that runs now or is asked for later, in whatever thread; each returns as interrupted."""
-    os.write(_STOP[1], b"x")
 
 
 def capture(
@@ -103,7 +111,7 @@ def capture(
     os.close(handle)
     log = Path(name)
     try:
-        ending = run(argv, cwd=cwd, env=env, log=log, limit=limit)
+        ending = run(argv, cwd=cwd, env=env, log=log, limit=limit, orphaned=[log])
         return ending, log.read_text(errors="replace")
     finally:
         log.unlink(missing_ok=True)
@@ -113,3 +121,12 @@ def as_typed(argv: Sequence[str], cwd: Path | None = None) -> str:
     """Return a command as a person would type it."""
     line = shlex.join(str(part) for part in argv)
     return f"cd {shlex.quote(str(cwd))} && {line}" if cwd else line
+
+
+# Helpers
+
+
+def _own_scratch() -> list[Path]:
+    """Return the temporary folder that pipeline has made for this process alone, if it has."""
+    folder = Path(tempfile.gettempdir())
+    return [folder] if folder.name.startswith(f"tnm-{os.getpid()}-") else []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import shutil
+import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import msgspec
 
@@ -17,15 +20,17 @@ from .collecting import Collected
 from .environment import Environment
 from .errors import Blocked
 from .matrix import Batch, Pair, TestFile
+from .outcomes import Event
 from .patching import Worktree
 from .preflight import INSIDE, Preflight
-from .process import Ending
-from .results import Case, Outcome, Run
+from .process import Ending, LastWords
+from .results import Case, Run
 from .upstream import blob_id
 
-# The stack of where a file hangs is written at its limit; the process is ended this much later.
-STACK_SECONDS = 1.0
+# At its limit a file is asked for the stack of where it hangs, by a signal that tests don't use, and then ended.
+STACK = LastWords(signal=signal.SIGRTMAX - 1, seconds=1.0)
 MAX_STACK_CHARACTERS = 20_000
+MAX_LINE_BYTES = 1 << 20
 
 Finished = tuple[Run, list[Case]]
 
@@ -58,26 +63,40 @@ def run_files(
     handed over like the rest, before the exception goes on.
     """
     stopped = threading.Event()
+    cores = preflight.machine.cores
 
     def one(file: TestFile) -> None:
-        runner = _FileRunner(pair, preflight, environment, worktree, file, folder, progress)
-        cores = preflight.machine.cores
-        weight = slots.weight_of(timing_sensitive=file.timing_sensitive, cores=cores)
-        with slots.take(weight, cores, stopped=stopped.is_set) as had:
-            result = runner.attempt() if had else runner.never()
-        for _ in range(reruns):
-            if outcomes.is_clean(result[0]) or stopped.is_set():
-                break
+        expected = file.expected.get(pair.name)
+
+        def attempt(weight: int, number: int) -> Finished | None:
+            with slots.take(weight, cores, stopped=stopped.is_set) as had:
+                if not had:
+                    return None
+                return run_file(
+                    file,
+                    environment.python,
+                    preflight.test_env,
+                    worktree,
+                    folder=folder,
+                    expected=expected,
+                    number=number,
+                    stopped=stopped.is_set,
+                    progress=progress,
+                )
+
+        result = attempt(slots.weight_of(timing_sensitive=file.timing_sensitive, cores=cores), 1)
+        result = result or _never(file, worktree, expected)
+        while result[0].attempts <= reruns and outcomes.has_failed(result[0]):
             # Alone on the machine: a rerun asks whether the load was to blame.
-            with slots.take(cores, cores, stopped=stopped.is_set) as had:
-                if had:
-                    result = outcomes.after_rerun(result, runner.attempt(result[0].attempts + 1))
+            again = attempt(cores, result[0].attempts + 1)
+            if again is None or stopped.is_set():
+                break
+            result = outcomes.after_rerun(result, again)
         finished(msgspec.structs.replace(result[0], guards=collected.guards.get(file.path)), result[1])
 
     files = batch.matrix.test_file
     sensitive = [file for file in files if file.timing_sensitive]
     others = [file for file in files if not file.timing_sensitive]
-    cores = preflight.machine.cores
     if slots.fit_together(len(others), len(sensitive), cores):
         others, sensitive = [*sensitive, *others], []
     # Where cores are few, files that need quiet come last: they would hold up the others.
@@ -85,27 +104,57 @@ def run_files(
         _side_by_side(one, group, stopped)
 
 
-def _side_by_side(one: Callable[[TestFile], None], files: Sequence[TestFile], stopped: threading.Event) -> None:
-    with ThreadPoolExecutor(max_workers=max(1, len(files))) as executor:
-        futures = [executor.submit(one, file) for file in files]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            stopped.set()
-            process.stop_all()
-            raise
-
-
-def read_events(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file of JSON lines; a line that a SIGKILL cut short is left out."""
-    for line in data.split(b"\n"):
-        try:
-            event = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(event, dict):
-            yield event
+def run_file(
+    file: TestFile,
+    python: Path,
+    env: Mapping[str, str],
+    worktree: Worktree,
+    *,
+    folder: Path,
+    expected: int | None,
+    number: int = 1,
+    stopped: Callable[[], bool] = lambda: False,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Finished:
+    """Run one file once, with ``python`` and in ``env``, and return its run and cases; ``number`` is the attempt's."""
+    scratch = Path(tempfile.mkdtemp(prefix="run-")).resolve()
+    try:
+        tree, temporary = scratch / "tree", scratch / "tmp"
+        temporary.mkdir()
+        worktree.write(tree)
+        target = tree / file.path
+        if blob_id(target.read_bytes()) != worktree.blob(file.path):
+            raise Blocked("worktree", f"{target} is not as it was written", "Check the disk of the temporary folder.")
+        events, stacks = scratch / "events.jsonl", scratch / "stacks.txt"
+        log = _log_path(folder, file, number)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        ending = process.run(
+            [str(python), str(INSIDE / "run.py"), str(events), str(stacks), str(STACK.signal), target.name],
+            cwd=target.parent,
+            env={
+                **env,
+                "TMPDIR": str(temporary),
+                "VIRTUAL_ENV": str(python.parent.parent),
+                "PATH": f"{python.parent}:{env.get('PATH', '')}",
+            },
+            log=log,
+            limit=file.limit,
+            last_words=STACK,
+            scratch=[temporary, tree],
+            orphaned=[scratch],
+            stopped=stopped,
+            while_running=_Follower(file.path, events, progress),
+        )
+        # This run's folders are others every night.
+        places = {str(tree): "", str(temporary): "<tmp>", str(python.parent.parent): "<venv>"}
+        hung = _shorten(_head(stacks, MAX_STACK_CHARACTERS), places) if ending.timed_out else ""
+        with _open(events) as lines:
+            heard = _relative(outcomes.read_events(lines), places)
+            run, cases = outcomes.judge(file.path, heard, ending, expected=expected, limit=file.limit, stacks=hung)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    name = _log_path(folder, file, 1).relative_to(folder.parent).as_posix()
+    return _described(run, file, worktree, log=name), cases
 
 
 def command(file: str) -> tuple[str, str]:
@@ -117,99 +166,38 @@ def command(file: str) -> tuple[str, str]:
 # Helpers
 
 
-class _FileRunner:
-    """Everything that runs of one test file have in common."""
+def _never(file: TestFile, worktree: Worktree, expected: int | None) -> Finished:
+    """Return the run of a file that was not started."""
+    run, cases = outcomes.judge(
+        file.path, [], Ending(returncode=None, seconds=0.0, interrupted=True), expected=expected
+    )
+    return _described(run, file, worktree, log=None), cases
 
-    def __init__(
-        self,
-        pair: Pair,
-        preflight: Preflight,
-        environment: Environment,
-        worktree: Worktree,
-        file: TestFile,
-        folder: Path,
-        progress: Callable[[Progress], None],
-    ) -> None:
-        self.file = file
-        self.expected = file.expected.get(pair.name)
-        self.preflight = preflight
-        self.environment = environment
-        self.worktree = worktree
-        self.folder = folder
-        self.progress = progress
 
-    def never(self) -> Finished:
-        """Return the run of a file that was not started."""
-        return self._judge([], Ending(returncode=None, seconds=0.0, interrupted=True), "", Path())
+def _described(run: Run, file: TestFile, worktree: Worktree, *, log: str | None) -> Run:
+    folder, line = command(file.path)
+    return msgspec.structs.replace(
+        run,
+        command=f"cd {folder} && {line}" if folder else line,
+        blob=worktree.blob(file.path),
+        patch=worktree.patches.get(file.path),
+        log=log,
+    )
 
-    def attempt(self, number: int = 1) -> Finished:
-        """Run the file once."""
-        scratch = Path(tempfile.mkdtemp(prefix="run-"))
+
+def _log_path(folder: Path, file: TestFile, number: int) -> Path:
+    return folder / (f"{file.path}.log" if number == 1 else f"{file.path}.attempt-{number}.log")
+
+
+def _side_by_side(one: Callable[[TestFile], None], files: Sequence[TestFile], stopped: threading.Event) -> None:
+    with ThreadPoolExecutor(max_workers=max(1, len(files))) as executor:
+        futures = [executor.submit(one, file) for file in files]
         try:
-            tree, temporary = scratch / "tree", scratch / "tmp"
-            temporary.mkdir()
-            self.worktree.write(tree)
-            target = tree / self.file.path
-            if blob_id(target.read_bytes()) != self.worktree.blob(self.file.path):
-                raise Blocked(
-                    "worktree", f"{target} is not as it was written", "Check the disk of the temporary folder."
-                )
-            events, stacks = scratch / "events.jsonl", scratch / "stacks.txt"
-            log = self._log_path(number)
-            log.parent.mkdir(parents=True, exist_ok=True)
-            env = self.preflight.test_env | {
-                "TMPDIR": str(temporary),
-                "VIRTUAL_ENV": str(self.environment.python.parent.parent),
-                "PATH": f"{self.environment.python.parent}:{self.preflight.test_env.get('PATH', '')}",
-            }
-            arguments = [str(INSIDE / "run.py"), str(events), str(stacks), str(self.file.limit), target.name]
-            ending = process.run(
-                [str(self.environment.python), *arguments],
-                cwd=target.parent,
-                env=env,
-                log=log,
-                limit=self.file.limit + STACK_SECONDS,
-                scratch=[temporary, tree],
-                while_running=_Follower(self.file.path, events, self.progress),
-            )
-            heard = events.read_bytes() if events.exists() else b""
-            hung = stacks.read_text(errors="replace")[:MAX_STACK_CHARACTERS] if stacks.exists() else ""
-            return self._judge(list(read_events(heard)), ending, hung, tree)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-    def _judge(self, events: list[dict[str, Any]], ending: Ending, stacks: str, tree: Path) -> Finished:
-        places = {str(tree): "", str(self.environment.python.parent.parent): "<venv>"} if tree.parts else {}
-        run, cases = outcomes.judge(
-            self.file.path,
-            _relative(events, places),
-            ending,
-            expected=self.expected,
-            stacks=_shorten(stacks, places) if ending.timed_out else "",
-        )
-        if ending.timed_out and stacks:
-            cases = [
-                msgspec.structs.replace(case, message=f"{case.message}\n{run.stacks}")
-                if case.outcome is Outcome.TIMEOUT
-                else case
-                for case in cases
-            ]
-        folder, line = command(self.file.path)
-        log = self._log_path(1)
-        return (
-            msgspec.structs.replace(
-                run,
-                command=f"cd {folder} && {line}",
-                blob=self.worktree.blob(self.file.path),
-                patch=self.worktree.patches.get(self.file.path),
-                log=log.relative_to(self.folder.parent).as_posix() if tree.parts else None,
-            ),
-            cases,
-        )
-
-    def _log_path(self, number: int) -> Path:
-        name = self.file.path if number == 1 else f"{self.file.path}.attempt-{number}"
-        return self.folder / f"{name}.log"
+            for future in futures:
+                future.result()
+        except BaseException:
+            stopped.set()
+            raise
 
 
 class _Follower:
@@ -220,32 +208,48 @@ class _Follower:
         self.events = events
         self.progress = progress
         self.position = 0
+        self.pid: int | None = None
         self.done = 0
         self.planned: int | None = None
 
     def __call__(self) -> None:
-        try:
-            with self.events.open("rb") as stream:
-                stream.seek(self.position)
-                data = stream.read()
-        except OSError:
-            return
-        whole = data.rpartition(b"\n")[0]
-        if not whole:
-            return
-        self.position += len(whole) + 1
-        for event in read_events(whole):
-            if event.get("event") == "planned":
-                self.planned = len(event.get("cases", ()))
-            self.done += event.get("event") == "stop"
+        with _open(self.events, self.position) as lines:
+            for event in outcomes.read_events(self._whole(lines)):
+                self.pid = event.pid if self.pid is None else self.pid
+                if event.event == "planned":
+                    self.planned = len(event.cases)
+                self.done += event.event == "stop" and event.pid == self.pid
         self.progress(Progress(file=self.file, done=self.done, planned=self.planned))
 
+    def _whole(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return
+            self.position += len(line)
+            yield line
 
-def _relative(events: list[dict[str, Any]], places: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Take this run's folders out of the messages: they are others every night."""
+
+@contextlib.contextmanager
+def _open(path: Path, position: int = 0) -> Iterator[Iterable[bytes]]:
+    """Yield the lines of a file that a test process writes: none if it isn't there, and none longer than is sane."""
+    try:
+        stream: IO[bytes] = path.open("rb")
+    except OSError:
+        yield ()
+        return
+    with stream:
+        stream.seek(position)
+        yield iter(lambda: stream.readline(MAX_LINE_BYTES), b"")
+
+
+def _head(path: Path, characters: int) -> str:
+    with _open(path) as lines:
+        return b"".join(itertools.islice(lines, characters)).decode(errors="replace")[:characters]
+
+
+def _relative(events: Iterable[Event], places: Mapping[str, str]) -> Iterator[Event]:
     for event in events:
-        message = event.get("message")
-        yield event | {"message": _shorten(message, places)} if isinstance(message, str) else event
+        yield msgspec.structs.replace(event, message=_shorten(event.message, places)) if event.message else event
 
 
 def _shorten(text: str, places: Mapping[str, str]) -> str:

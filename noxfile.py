@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts import (
     collecting,
+    console,
     difference,
     environment,
     interrupts,
@@ -37,10 +38,12 @@ from scripts import (
     patching,
     pipeline,
     preflight,
+    process,
     running,
     upstream,
 )
 from scripts import export as exporting
+from scripts import nightly as night
 from scripts import report as reporting
 from scripts.errors import Blocked, ConfigError
 from scripts.results import Verdict
@@ -51,6 +54,7 @@ nox.needs_version = ">=2026.4"
 nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["report"]
 interrupts.install()
+console.quiet("diff", "nightly")
 try:
     # nox has changed into this folder; a relative MATRIX is meant from where the caller is.
     BATCH = matrix.load(Path(os.environ.get("PWD", ROOT), os.environ.get("MATRIX") or ROOT / "matrix.toml"))
@@ -112,6 +116,26 @@ def diff(session: nox.Session) -> None:
     sys.stdout.flush()
     if status:
         raise SystemExit(status)
+
+
+@nox.session(venv_backend="none")
+def nightly(session: nox.Session) -> None:
+    """Verify all pairs (or those named after --), archive that, and say what changed; silent if nothing did."""
+    options = night.parse(BATCH, session.posargs)
+    nox_again = [sys.executable, "-m", "nox", "-f", __file__, "--envdir", str(session.cache_dir.parent)]
+
+    def verify(log: Path) -> None:
+        process.run([*nox_again, *night.arguments(options)], cwd=Path(session.invoked_from), env=os.environ, log=log)
+
+    try:
+        news = night.nightly(REPORTS, BATCH, options, verify, now=night.utc_now)
+    except Blocked as blocked:
+        print(blocked)
+        raise SystemExit(1) from None
+    if news is not None:
+        print(news.text, night.run_hook(options.hook, news) if options.hook else "", sep="", flush=True)
+        if news.worse:
+            raise SystemExit(1)
 
 
 @nox.session(venv_backend="none")

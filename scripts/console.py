@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -23,6 +25,22 @@ MARKS = {
 }
 COLOURS = {"ok": "32", "FAILED": "31", "HOLLOW": "33", "BLOCKED": "35", "-": "2"}
 PROGRESS_SECONDS = 10.0
+
+
+class _Quiet(logging.Filter):
+    """Keeps nox from announcing a session whose output is its result."""
+
+    def __init__(self, sessions: Iterable[str]) -> None:
+        super().__init__()
+        self.lines = re.compile(rf"(Running session|Session) ({'|'.join(sessions)})\b(?!.*(failed|abort))")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not self.lines.match(record.getMessage())
+
+
+def quiet(*sessions: str) -> None:
+    """Let these sessions print their result and nothing else: it may go into a file, or into a mail by cron."""
+    logging.getLogger("nox").addFilter(_Quiet(sessions))
 
 
 class Console:

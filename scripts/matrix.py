@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import enum
 import os
@@ -41,6 +42,9 @@ ONE_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\S[^\x00-\x1f\x7f-\x9f
 LONG_WORD = re.compile(r"(\S{80})\S{80,}(\S{20})")
 
 RowType = TypeVar("RowType", bound="Row")
+
+
+CASE = re.compile(r"[^\s.]+(\.[^\s.]+)+( \[\d+\])?")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -122,6 +126,27 @@ class Cann(Row, frozen=True, kw_only=True):
     set_env: str
 
 
+class Accepted(Row, frozen=True, kw_only=True):
+    """A failure that is known, and no news until the day ``expires``.
+
+    ``case`` is ``Class.method``; without ``pairs`` it is accepted for all.
+    """
+
+    file: str
+    case: str
+    reason: str
+    expires: datetime.date
+    pairs: list[str] = []
+
+
+class Nightly(Row, frozen=True, kw_only=True):
+    """How many nights are kept: at most ``keep``, none older than ``days``, fewer while less than ``free-gib`` is free."""
+
+    keep: int = 60
+    days: int = 180
+    free_gib: float = 5.0
+
+
 class Matrix(Row, frozen=True, kw_only=True):
     """A batch as its TOML file states it."""
 
@@ -134,6 +159,8 @@ class Matrix(Row, frozen=True, kw_only=True):
     patch: list[Patch] = []
     test_requirements: list[str] = []
     cann: Cann | None = None
+    accepted: list[Accepted] = []
+    nightly: Nightly = Nightly()
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -326,7 +353,30 @@ def _check_meaning(data: Mapping[str, Any], root: Path) -> list[str]:
     problems += _check_files(_rows(TestFile, data, "test-file"), names)
     problems += _check_patches(_rows(Patch, data, "patch"), pairs, names, paths, root)
     problems += _check_apis(_rows(Api, data, "api"))
+    problems += _check_accepted(_rows(Accepted, data, "accepted"), names, paths)
+    problems += _check_nightly(_sound(Nightly, data.get("nightly")))
     return problems
+
+
+def _check_accepted(rows: list[Accepted], names: set[str] | None, paths: set[str] | None) -> list[str]:
+    problems: list[str] = []
+    for row in rows:
+        where = f"accepted[{row.case}]"
+        if paths is not None and row.file not in paths:
+            problems.append(f"{where}.file: no such test file{_suggest(row.file, paths)}")
+        if not CASE.fullmatch(row.case):
+            problems.append(f"{where}.case: '{row.case}' is not a case such as 'SomeTest.test_it'")
+        if names is not None:
+            unknown = [name for name in row.pairs if name not in names]
+            problems += [f"{where}.pairs: no pair '{name}'{_suggest(name, names)}" for name in unknown]
+        if not ONE_LINE.fullmatch(row.reason):
+            problems.append(f"{where}.reason: '{row.reason}' is not one line of text")
+    return problems
+
+
+def _check_nightly(nightly: Nightly | None) -> list[str]:
+    limits = {"keep": nightly.keep, "days": nightly.days, "free-gib": nightly.free_gib} if nightly else {}
+    return [f"nightly.{key}: {value:g} is less than 1" for key, value in limits.items() if not value >= 1]
 
 
 def _check_text(where: str, text: Text | None) -> list[str]:

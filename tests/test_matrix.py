@@ -104,7 +104,8 @@ KEYS_AND_TYPES = [
     (
         'batch = "small"',
         'batch = "small"\nretries = 3',
-        "retries: unknown key; known are api, batch, cann, pair, patch, test-file, test-requirements, title, upstream",
+        "retries: unknown key; known are accepted, api, batch, cann, nightly, pair, patch, test-file, "
+        "test-requirements, title, upstream",
     ),
     (
         'title = { en = "A small batch", zh = "小批次" }',
@@ -393,8 +394,8 @@ def test_a_byte_order_mark_is_no_mistake(load: Callable[[str], matrix.Batch]) ->
 
 def test_names_cannot_break_a_line(load: Callable[[str], matrix.Batch]) -> None:
     assert problems(lambda: load(without_patch(swap('"small"', '"small"\n"a\\n\\u001b[31mb\\u2028" = 1')))) == [
-        r"matrix.toml: a\n\x1b[31mb\u2028: unknown key; known are api, batch, cann, pair, patch, test-file, "
-        "test-requirements, title, upstream"
+        r"matrix.toml: a\n\x1b[31mb\u2028: unknown key; known are accepted, api, batch, cann, nightly, pair, patch, "
+        "test-file, test-requirements, title, upstream"
     ]
 
 

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
 from scripts import (
+    archive,
     collecting,
     console,
     difference,
@@ -43,6 +44,7 @@ from scripts import (
     upstream,
 )
 from scripts import export as exporting
+from scripts import history as past
 from scripts import nightly as night
 from scripts import report as reporting
 from scripts.errors import Blocked, ConfigError
@@ -54,7 +56,7 @@ nox.needs_version = ">=2026.4"
 nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["report"]
 interrupts.install()
-console.quiet("diff", "nightly")
+console.quiet("diff", "history", "nightly")
 try:
     # nox has changed into this folder; a relative MATRIX is meant from where the caller is.
     BATCH = matrix.load(Path(os.environ.get("PWD", ROOT), os.environ.get("MATRIX") or ROOT / "matrix.toml"))
@@ -136,6 +138,12 @@ def nightly(session: nox.Session) -> None:
         print(news.text, night.run_hook(options.hook, news) if options.hook else "", sep="", flush=True)
         if news.worse:
             raise SystemExit(1)
+
+
+@nox.session(venv_backend="none")
+def history(session: nox.Session) -> None:
+    """Show the last archived nights (14, or the number after --) together: verdicts, flips, failures, slow cases."""
+    sys.stdout.write(past.text(past.gather(archive.nights(REPORTS, BATCH), last=past.parse(session.posargs))))
 
 
 @nox.session(venv_backend="none")

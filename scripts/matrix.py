@@ -140,7 +140,7 @@ class Accepted(Row, frozen=True, kw_only=True):
 
 
 class Nightly(Row, frozen=True, kw_only=True):
-    """How many nights are kept: at most ``keep``, none older than ``days``, fewer while less than ``free-gib`` is free."""
+    """Which nights are kept: at most ``keep``, none older than ``days``, fewer while less than ``free-gib`` is free."""
 
     keep: int = 60
     days: int = 180

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from . import wording
 from .document import TEMPLATES, is_ok
+from .history import LISTED, History
 from .results import Case, Outcome, Report, Run, State, Verdict
 
 # Colour is never the only sign: each has a mark and a word beside it.
@@ -53,8 +54,11 @@ STATIC_ROWS = 200
 ABSENT = "."
 
 
-def html(report: Report, logs: Path | None = None) -> str:
-    """Return the page. ``logs`` is the folder of the report; the ends of logs of runs that are not good are shown."""
+def html(report: Report, logs: Path | None = None, history: History | None = None) -> str:
+    """Return the page. ``logs`` is the folder of the report; the ends of logs of runs that are not good are shown.
+
+    ``history`` are the archived nights before it.
+    """
     files = list(dict.fromkeys(run.file for column in report.columns for run in column.runs))
     counted = [(verdict, sum(column.verdict is verdict for column in report.columns)) for verdict in Verdict]
     bad = [
@@ -76,10 +80,13 @@ def html(report: Report, logs: Path | None = None) -> str:
         control_plane=[
             column.label for column in report.columns if column.mode and column.mode.value == "control-plane"
         ],
-        sections=SECTIONS,
+        sections=[*SECTIONS, *([("history", "history.heading")] if history else [])],
+        listed=LISTED,
         bad=bad[:STATIC_ROWS],
         patched=any(run.patch for column in report.columns for run in column.runs),
         plot=_plot(report, files),
+        history=history,
+        trend=_trend(history) if history else "",
         tone=lambda verdict: VERDICT_TONES[verdict][0],
         mark=lambda verdict: VERDICT_TONES[verdict][1],
         run_tone=lambda run: _run_sign(run)[0],
@@ -258,3 +265,26 @@ def _plot(report: Report, files: list[str]) -> str:
     label = escape(f"seconds of {len(files)} test files in {len(columns)} pairs")
     opening = f'<svg viewBox="0 0 {width:.0f} {total}" width="{width:.0f}" role="img" aria-label="{label}">'
     return f"{opening}{''.join(parts)}</svg>"
+
+
+def _trend(history: History) -> str:
+    """Return a line per pair of the seconds that its files took, night by night, as SVG."""
+    rows = {label: values for label, values in history.seconds.items() if sum(v is not None for v in values) > 1}
+    if not rows or len(rows) > 40:
+        return ""
+    longest = max(value for values in rows.values() for value in values if value is not None) or 1.0
+    width, height, left = 560, 34, 150
+    step = (width - left - 60) / max(1, len(history.nights) - 1)
+    parts = []
+    for number, (label, values) in enumerate(rows.items()):
+        base = (number + 1) * (height + 12)
+        points = [(left + place * step, base - value / longest * height) for place, value in enumerate(values) if value]
+        line = " ".join(f"{x:.0f},{y:.1f}" for x, y in points)
+        last = next(value for value in reversed(values) if value is not None)
+        parts.append(
+            f'<text x="0" y="{base}">{escape(label[:22])}</text><polyline class="line" points="{line}"/>'
+            f'<text x="{width - 50}" y="{base}">{last:.1f} s</text>'
+        )
+    total = len(rows) * (height + 12) + 10
+    told = escape(f"seconds of {len(rows)} pairs over {len(history.nights)} nights")
+    return f'<svg viewBox="0 0 {width} {total}" width="{width}" role="img" aria-label="{told}">{"".join(parts)}</svg>'

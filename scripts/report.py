@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from . import document, junit, page, reading, results, storage
+from . import archive, document, history, junit, page, reading, results, storage
 from .errors import Blocked
+from .history import History
 from .matrix import Batch
 from .results import ApiEvidence, PairResult, Report
 from .wording import LANGUAGES
@@ -22,7 +23,7 @@ def refresh(reports: Path, batch: Batch) -> Report:
     folder = results.folder_of(reports, batch)
     with storage.lock(folder.with_name(".latest.lock")):
         merged = merge(batch, results.load_all(reports, batch))
-        write(folder, merged)
+        write(folder, merged, history.gather(archive.nights(reports, batch), latest=merged))
     return merged
 
 
@@ -48,11 +49,11 @@ def combine(reports: Path, batch: Batch, places: Sequence[Path]) -> Path:
     return folder
 
 
-def write(folder: Path, merged: Report) -> None:
-    """Write a report in every format into ``folder``."""
+def write(folder: Path, merged: Report, nights: History | None = None) -> None:
+    """Write a report in every format into ``folder``; ``nights`` are what came before it."""
     storage.write(folder / "report.json", results.encode(merged))
     storage.write(folder / "report.xml", junit.of_results(merged.batch, merged.columns))
-    storage.write(folder / "report.html", page.html(merged, folder).encode("utf-8", "backslashreplace"))
+    storage.write(folder / "report.html", page.html(merged, folder, nights).encode("utf-8", "backslashreplace"))
     for language in LANGUAGES:
         text = document.markdown(merged, language)
         storage.write(folder / document.name_of("report", language), text.encode("utf-8", "backslashreplace"))

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -58,8 +58,11 @@ def nights(reports: Path, batch: Batch) -> list[Night]:
     return [Night(path=folder / name) for name in names if (folder / name / "report.json").is_file()]
 
 
-def add(reports: Path, batch: Batch, began: datetime) -> Night:
-    """Archive the latest report under the time at which its night began; the caller holds the lock of nightly."""
+def add(reports: Path, batch: Batch, began: datetime, pairs: Sequence[str], write: Callable[[Path], None]) -> Night:
+    """Archive a night under the time at which it began: its pairs' results, and the report that ``write`` makes of it.
+
+    The caller holds the lock of nightly.
+    """
     latest = results.folder_of(reports, batch)
     name = began.astimezone(UTC).strftime(TIME_FORMAT)
     folder = reports / batch.matrix.batch / "archive"
@@ -69,7 +72,10 @@ def add(reports: Path, batch: Batch, began: datetime) -> Night:
             break
         target = folder / f"{name}-{number}"
     with storage.new_folder(target) as building:
-        shutil.copytree(latest, building, dirs_exist_ok=True, copy_function=_link)
+        for pair in pairs:
+            if (latest / pair).is_dir():
+                shutil.copytree(latest / pair, building / pair, copy_function=_link)
+        write(building)
     return Night(path=target)
 
 

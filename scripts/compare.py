@@ -173,12 +173,12 @@ def category(old: Side, new: Side) -> Category:
 def compare(old: Report, new: Report, *, old_name: str, new_name: str) -> Comparison:
     """Return what changed from ``old`` to ``new``; a pair that one side lacks is not comparable, never fixed."""
     columns = [compare_columns(*both) for both in _matched(old.columns, new.columns)]
-    return _comparison(old_name, new_name, columns)
+    return summed(old_name, new_name, columns)
 
 
 def compare_pairs(old: PairResult, new: PairResult) -> Comparison:
     """Return what changed between two pairs, of one report say."""
-    return _comparison(old.label or old.pair, new.label or new.pair, [compare_columns(old, new)])
+    return summed(old.label or old.pair, new.label or new.pair, [compare_columns(old, new)])
 
 
 def compare_columns(old: PairResult, new: PairResult) -> ColumnChange:
@@ -205,8 +205,23 @@ def compare_columns(old: PairResult, new: PairResult) -> ColumnChange:
         runs=_run_changes(*runs),
         cases=changes,
         slower=_slower(before, after),
-        counts=_count(changes),
+        counts=tally(changes),
     )
+
+
+def summed(old: str, new: str, columns: list[ColumnChange]) -> Comparison:
+    """Return the comparison of these columns, with its sums."""
+    counts = Counter[str]()
+    for column in columns:
+        counts.update(column.counts)
+    ordered = {entry.value: counts[entry.value] for entry in Category if counts[entry.value]}
+    return Comparison(old=old, new=new, columns=columns, counts=ordered, total=sum(len(c.cases) for c in columns))
+
+
+def tally(changes: Sequence[CaseChange]) -> dict[str, int]:
+    """Return how many cases are in which category, the worst first."""
+    counted = Counter(change.category for change in changes)
+    return {entry.value: counted[entry] for entry in Category if counted[entry]}
 
 
 def causes(old: PairResult, new: PairResult) -> list[str]:
@@ -227,19 +242,6 @@ def same_words(old: str, new: str) -> bool:
 
 
 # Helpers
-
-
-def _comparison(old: str, new: str, columns: list[ColumnChange]) -> Comparison:
-    counts = Counter[str]()
-    for column in columns:
-        counts.update(column.counts)
-    ordered = {entry.value: counts[entry.value] for entry in Category if counts[entry.value]}
-    return Comparison(old=old, new=new, columns=columns, counts=ordered, total=sum(len(c.cases) for c in columns))
-
-
-def _count(changes: Sequence[CaseChange]) -> dict[str, int]:
-    counted = Counter(change.category for change in changes)
-    return {entry.value: counted[entry] for entry in Category if counted[entry]}
 
 
 def _matched(old: Sequence[PairResult], new: Sequence[PairResult]) -> list[tuple[PairResult, PairResult]]:

@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import msgspec
 
-from . import archive, difference, process, report, results, storage
+from . import archive, difference, history, process, report, results, storage
 from .archive import Night
-from .compare import Category, ColumnChange, Comparison, compare
+from .compare import Category, ColumnChange, Comparison, compare, summed, tally
 from .errors import Blocked
 from .matrix import Accepted, Batch
 from .results import PairResult, Report, Verdict
@@ -90,10 +90,11 @@ def nightly(
             # What was there before is archived; left lying, it would pass for tonight's.
             storage.remove(results.folder_of(reports, batch) / name)
         verify(home / "nightly.log")
-        merged = report.refresh(reports, batch)
+        report.refresh(reports, batch)
         past = archive.nights(reports, batch)
-        night = archive.add(reports, batch, began)
+        night = _archive(reports, batch, began, options.pairs)
         mark.unlink()
+        merged = night.report()
         tonight = [column for column in merged.columns if column.pair in options.pairs]
         news = _news(batch, night, _only(merged, tonight), past, notes, began.date())
         keep = batch.matrix.nightly
@@ -149,11 +150,21 @@ def _finish_a_night_cut_short(reports: Path, batch: Batch) -> list[str]:
     except (OSError, msgspec.DecodeError, ValueError):
         mark.unlink(missing_ok=True)
         return []
-    merged = report.refresh(reports, batch)
-    done = [column.pair for column in merged.columns if column.pair in running.pairs and column.verdict not in UNTRIED]
-    night = archive.add(reports, batch, began)
+    night = _archive(reports, batch, began, running.pairs)
     mark.unlink()
+    done = [column.pair for column in night.report().columns if column.verdict not in UNTRIED]
     return [f"the night {night.name} was cut short: {len(done)} of {len(running.pairs)} pairs were done; archived so"]
+
+
+def _archive(reports: Path, batch: Batch, began: datetime, pairs: Sequence[str]) -> Night:
+    """Archive the latest results of ``pairs``; the others were not run this night, whatever lies there of them."""
+    columns = [
+        column if column.pair in pairs else results.not_run(batch.pair(column.pair), "not asked for this night")
+        for column in results.load_all(reports, batch)
+    ]
+    merged = report.merge(batch, columns)
+    nights = history.gather(archive.nights(reports, batch), latest=merged)
+    return archive.add(reports, batch, began, pairs, lambda folder: report.write(folder, merged, nights))
 
 
 def _only(merged: Report, columns: list[PairResult]) -> Report:
@@ -203,12 +214,15 @@ def _news(
     columns = []
     for change in comparison.columns:
         was = last.get(change.label)
+        if all(change.label != column.label for column in baseline.columns):
+            # Never tried before: there is nothing to compare its cases with.
+            change = msgspec.structs.replace(change, cases=[], runs=[], why=[], counts={})
         if change.verdict in UNTRIED and was is not None and was.verdict is change.verdict:
             # It was news the first night; the remedy has not come yet.
             continue
         columns.append(_without_accepted(batch, change, today))
     notes = [*notes, *_expired(batch, tonight, previous, today)]
-    comparison = msgspec.structs.replace(comparison, columns=columns)
+    comparison = summed(comparison.old, comparison.new, columns)
     first = [change for change in columns if change.label not in last]
     if not past:
         bad = [change for change in columns if change.verdict not in (Verdict.VERIFIED, Verdict.SAMPLE_OK)]
@@ -250,7 +264,7 @@ def _without_accepted(batch: Batch, change: ColumnChange, today: date) -> Column
     only_known = not any(case.category in (Category.REGRESSED, Category.NEW_FAIL) and case.changed for case in cases)
     if only_known and change.verdict is Verdict.FAILED and not change.runs:
         change = msgspec.structs.replace(change, old_verdict=change.verdict, why=[])
-    return msgspec.structs.replace(change, cases=cases)
+    return msgspec.structs.replace(change, cases=cases, counts=tally(cases))
 
 
 def _expired(batch: Batch, tonight: Report, previous: date, today: date) -> list[str]:

@@ -23,8 +23,35 @@ from .results import GuardReport, Guards
 from .upstream import Tree
 
 MACHINES = ("x86_64", "aarch64")
-SECONDS = 900.0
-VERSION = 1
+IMPORT_SECONDS = 300.0
+FILE_SECONDS = 120.0
+VERSION = 2
+# What says which machine this is, and would be a guard's root.
+MACHINE_CALLS = {"platform.machine", "platform.uname", "platform.processor", "os.uname", "sysconfig.get_platform"}
+UNNAMED = "a guard that could not be named"
+# Which library or package a failed import lacks, the first that fits: what it says, where that comes from, what to do.
+BY_HAND = "Try it by hand with the venv's python -c 'import torch'."
+SOURCE_CANN = "Source CANN's set_env.sh, or name it as cann.set-env in matrix.toml."
+LACKS = (
+    (
+        r"(lib(?:ascend_hal|drvdsmi|dcmi)[\w.+-]*\.so[\w.]*): cannot open shared object",
+        "the library {}, which comes with the NPU driver,",
+        "Install the driver, or hand it to the container (/usr/local/Ascend/driver).",
+    ),
+    (
+        r"(lib(?:hccl|ascend|acl|ge_|runtime|opapi|nnopbase|profapi|msprof|error_manager)[\w.+-]*\.so[\w.]*)"
+        r": cannot open shared object",
+        "the library {}, which comes with CANN,",
+        SOURCE_CANN,
+    ),
+    (
+        r"(lib[\w.+-]*\.so[\w.]*): cannot open shared object",
+        "the library {}",
+        "Install the system package that has it.",
+    ),
+    (r"No module named '((?:acl|te|tbe)(?:\.[\w.]+)?)'", "the package {}, which comes with CANN,", SOURCE_CANN),
+    (r"No module named '([\w.]+)'", "the package {}", "Add it (yaml is pyyaml) to test-requirements in matrix.toml."),
+)
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +65,8 @@ class _Item(msgspec.Struct, frozen=True, kw_only=True):
     cases: list[str]
     marked: int
     error: str
-    flags: dict[str, bool | int | str]
+    flags: dict[str, str]
+    ended: bool
 
     @property
     def runnable(self) -> int:
@@ -69,11 +97,13 @@ def collect(batch: Batch, preflight: Preflight, environment: Environment, tree: 
         )
     ).hexdigest()
     record = storage.cache_root() / "collected" / f"{key[:32]}.json"
-    try:
-        answer = msgspec.json.decode(record.read_bytes(), type=_Answer)
-    except (OSError, msgspec.DecodeError):
-        answer = _ask(preflight, environment, tree, worktree, wanted)
-        storage.write(record, msgspec.json.encode(answer))
+    answer = _read(record, len(wanted))
+    if answer is None:
+        limits = {file.path: min(file.limit, FILE_SECONDS) for file in batch.matrix.test_file}
+        answer = _ask(preflight, environment, tree, worktree, wanted, limits)
+        # What crashed or hung may do so by chance, and is asked again.
+        if all(item.ended for item in answer.items):
+            storage.write(record, msgspec.json.encode(answer))
     by_item = dict(zip(wanted, answer.items, strict=True))
     guards = {
         file.path: _guards(file.path, by_item, worktree, (tree.path / file.path).read_bytes())
@@ -99,38 +129,52 @@ def _device(preflight: Preflight) -> list[str | int | None]:
     return [preflight.machine.npu_devices, cann.home if cann else None, cann.version if cann else None]
 
 
+def _read(record: Path, items: int) -> _Answer | None:
+    """Return an answer that was kept, if it is one to so many items."""
+    try:
+        answer = msgspec.json.decode(record.read_bytes(), type=_Answer)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return answer if len(answer.items) == items else None
+
+
 def _ask(
     preflight: Preflight,
     environment: Environment,
     tree: Tree,
     worktree: Worktree,
     wanted: list[tuple[str, str, bool]],
+    limits: Mapping[str, float],
 ) -> _Answer:
     with tempfile.TemporaryDirectory(prefix="collect-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         pristine = Worktree(files={file: (tree.path / file).read_bytes() for file in tree.blobs}, patches={})
-        pristine.write(scratch / "pristine")
-        worktree.write(scratch / "patched")
         items = []
-        for file, machine, patched in wanted:
-            path = scratch / ("patched" if patched else "pristine") / file
-            items.append({"folder": str(path.parent), "file": path.name, "machine": machine})
+        for number, (file, machine, patched) in enumerate(wanted):
+            # What a file does to its folder while it is imported is its own affair.
+            folder = scratch / str(number)
+            (worktree if patched else pristine).write(folder)
+            path = folder / file
+            about = {"name": file, "folder": str(path.parent), "file": path.name, "machine": machine}
+            items.append(about | {"limit": limits[file]})
         order, answer = scratch / "order.json", scratch / "answer.json"
         order.write_bytes(msgspec.json.encode({"items": items}))
         ending, words = process.capture(
             [str(environment.python), str(INSIDE / "collect.py"), str(order), str(answer)],
             cwd=scratch,
             env=preflight.test_env | {"TMPDIR": str(scratch)},
-            limit=SECONDS,
+            limit=IMPORT_SECONDS + sum(limits[file] for file, _, _ in wanted),
         )
         try:
             found = msgspec.json.decode(answer.read_bytes(), type=_Answer)
         except (OSError, msgspec.DecodeError):
             how = "took too long" if ending.timed_out else f"ended with {ending.returncode}"
+            if ending.returncode is None:
+                how = f"could not be started: {ending.error}"
             raise Blocked(
                 "torch-import",
-                f"importing torch in the pair's venv {how}: {' '.join(words.split()[-40:])}",
-                "Try it by hand with the venv's python -c 'import torch'.",
+                f"the process that imports torch in the pair's venv {how}: {' '.join(words.split()[-40:])}",
+                BY_HAND,
             ) from None
     if "error" in found.torch:
         raise _import_failed(found.torch, npu=preflight.machine.cann is not None)
@@ -141,35 +185,17 @@ def _import_failed(torch: Mapping[str, Any], *, npu: bool) -> Blocked:
     """Return the block for an import that failed, naming the library or package that is missing."""
     words = str(torch["error"])
     summary = str(torch.get("summary", ""))
-    library = re.search(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object", words)
-    module = re.search(r"No module named '([\w.]+)'", words)
-    symbol = re.search(r"undefined symbol: (\w+)", words)
-    name = "torch-npu-import" if npu and "torch_npu" in words else "torch-import"
-    subject = "torch_npu" if name == "torch-npu-import" else "torch"
-    if library:
-        owner = "CANN" if re.match(r"lib(hccl|ascend|acl|ge_|runtime|opapi)", library[1]) else "the system"
-        return Blocked(
-            name,
-            f"import {subject} failed: the library {library[1]} is missing, which comes with {owner}",
-            "Source CANN's set_env.sh, or name it as cann.set-env in matrix.toml."
-            if owner == "CANN"
-            else f"Install the system package that has {library[1]}.",
-        )
-    if module:
-        return Blocked(
-            name,
-            f"import {subject} failed: the package {module[1]} is missing",
-            "Add it to test-requirements in matrix.toml.",
-        )
-    if symbol:
-        return Blocked(
-            name,
-            f"import {subject} failed: {summary}",
-            "Torch, torch-npu and CANN don't fit each other: see the compatibility table of Ascend/pytorch.",
-        )
-    return Blocked(
-        name, f"import {subject} failed: {summary}", "Try it by hand with the venv's python -c 'import torch'."
-    )
+    is_npu = npu and "torch_npu" in words
+    cause, remedy = summary, BY_HAND
+    for pattern, what, how in LACKS:
+        if match := re.search(pattern, words):
+            cause, remedy = f"{what.format(match[1])} is missing", how
+            break
+    else:
+        if "undefined symbol" in words:
+            remedy = "Torch, torch-npu and CANN don't fit each other: see the compatibility table of Ascend/pytorch."
+    subject = "torch_npu" if is_npu else "torch"
+    return Blocked("torch-npu-import" if is_npu else "torch-import", f"import {subject} failed: {cause}", remedy)
 
 
 def _guards(file: str, items: Mapping[tuple[str, str, bool], _Item], worktree: Worktree, source: bytes) -> GuardReport:
@@ -184,8 +210,8 @@ def _guards(file: str, items: Mapping[tuple[str, str, bool], _Item], worktree: W
     first, second = (items[file, machine, False] for machine in MACHINES)
     names: list[str] = []
     if (first.cases, first.marked) != (second.cases, second.marked):
-        flags = {name for name in {*first.flags, *second.flags} if first.flags.get(name) != second.flags.get(name)}
-        names = _guard_names(source, flags)
+        both = first.flags.keys() & second.flags.keys()
+        names = _guard_names(source, {name for name in both if first.flags[name] != second.flags[name]})
     errors = sorted(
         {item.error.strip().splitlines()[-1] for key, item in items.items() if key[0] == file and item.error.strip()}
     )
@@ -193,27 +219,43 @@ def _guards(file: str, items: Mapping[tuple[str, str, bool], _Item], worktree: W
 
 
 def _guard_names(source: bytes, flags: set[str]) -> list[str]:
-    """Return the flags that differ between machines where the file uses them, imported ones first, with their line."""
+    """Return what differs between machines where the file uses it, imported things first, each with its line."""
     try:
         tree = ast.parse(source)
-    except SyntaxError:
-        return []
-    imported = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
+    except (SyntaxError, ValueError):
+        return [UNNAMED]
+    imports = _imports(tree)
     lines: dict[str, int] = {}
+    roots: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in flags:
-            lines[node.id] = min(node.lineno, lines.get(node.id, node.lineno))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
-            "platform.machine",
-            "os.uname",
-            "platform.uname",
-        ):
-            name = f"{ast.unparse(node.func)}()"
-            lines[name] = min(node.lineno, lines.get(name, node.lineno))
-    roots = {name: line for name, line in lines.items() if name in imported or name.endswith("()")} or lines
-    return [f"{name}, line {line}" for name, line in sorted(roots.items(), key=lambda entry: entry[1])]
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) if name in flags:
+                roots |= {name} & imports.keys()
+            case ast.Attribute(ctx=ast.Load()) if (name := ast.unparse(node)) in flags:
+                roots.add(name)
+            case ast.Call(func=function) if _dotted(function, imports) in MACHINE_CALLS:
+                name = f"{ast.unparse(function)}()"
+                roots.add(name)
+            case _:
+                continue
+        lines[name] = min(node.lineno, lines.get(name, node.lineno))
+    told = sorted((line, name) for name, line in lines.items() if name in roots or not roots)
+    return [f"{name}, line {line}" for line, name in told] or [UNNAMED]
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    """Return what each imported name stands for: ``{"m": "platform.machine"}``."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                found[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _dotted(function: ast.expr, imports: Mapping[str, str]) -> str:
+    first, dot, rest = ast.unparse(function).partition(".")
+    return f"{imports.get(first, first)}{dot}{rest}"

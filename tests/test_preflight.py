@@ -641,20 +641,22 @@ CODES = {
         "no-wheel",
         "uv-failed",
     ),
-    *("busy", "upstream-file", "upstream-folder", "upstream-tag", "upstream-unreachable", "git"),
+    *("busy", "upstream-file", "upstream-folder", "upstream-source", "upstream-tag", "upstream-unreachable", "git"),
     *("patch-no-effect", "torch-import", "torch-npu-import", "mismatch", "system"),
 }
 
 
 def codes(source: str) -> set[str]:
-    """Return the literal codes of all blocks that a module makes."""
+    """Return the codes of all blocks that a module makes."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("Blocked", "Block", "_refused"):
             values = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "code")]
-            found |= {
-                value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
-            }
+            # One of two codes stands there as `x if … else y`.
+            parts = [
+                part for value in values if isinstance(value, ast.Constant | ast.IfExp) for part in ast.walk(value)
+            ]
+            found |= {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
     return found
 
 

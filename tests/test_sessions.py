@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,59 +14,13 @@ from typing import Any
 
 import pytest
 
-from scripts import matrix
 from tests import stubs
+from tests.conftest import ROOT
+from tests.user import OK, make_user, one_file
 
-ROOT = Path(__file__).parent.parent
 PAIRS = ["2.6.0", "2.7.1", "2.8.0", "2.9.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0"]
 # Keys that may differ between two runs of the same thing; everything else may not.
 TIMES = {"seconds", "unittest_seconds", "started", "finished", "venv_reused"}
-OK = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): pass\n"
-
-
-class User:
-    """Somebody with a shell: a batch, a folder for reports, and nox."""
-
-    def __init__(self, folder: Path, batch: Path, links: Path) -> None:
-        self.folder = folder
-        self.latest = folder / "reports" / "stubs" / "latest"
-        self.environment = stubs.offline(links) | {"MATRIX": str(batch), "REPORTS": str(folder / "reports")}
-
-    def command(self, *arguments: str) -> list[str]:
-        options, _, rest = " ".join(arguments).partition(" -- ")
-        envdir = ["--envdir", str(self.folder / "nox")]
-        return [sys.executable, "-m", "nox", *envdir, *options.split(), *(["--", *rest.split()] if rest else [])]
-
-    def nox(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run nox in the checkout and return what it printed; no traceback may be in it."""
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=ROOT,
-            env=self.environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-        )
-        assert "Traceback" not in done.stdout, done.stdout
-        return done
-
-    def report(self) -> dict[str, Any]:
-        return dict(json.loads((self.latest / "report.json").read_text()))
-
-    def column(self, pair: str) -> dict[str, Any]:
-        return next(column for column in self.report()["columns"] if column["pair"] == pair)
-
-
-def make_user(tmp_path: Path, **batch: Any) -> User:
-    """Return a user whose batch is ``batch`` (see stubs.write_batch), with wheels for all its pairs."""
-    path = stubs.write_batch(tmp_path / "batch", **batch)
-    stubs.wheels_of(tmp_path / "links", matrix.load(path))
-    return User(tmp_path, path, tmp_path / "links")
-
-
-def one_file(text: str) -> dict[str, Any]:
-    return {"files": {"test/a_test.py": text}, "expected": {"test/a_test.py": 2}}
 
 
 def without_times(value: Any) -> Any:

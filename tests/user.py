@@ -1,0 +1,60 @@
+"""A user with a shell, for tests that meet this project as users do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from scripts import matrix
+from tests import stubs
+from tests.conftest import ROOT
+
+OK = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): pass\n"
+
+
+class User:
+    """Somebody with a shell: a batch, a folder for reports, and nox."""
+
+    def __init__(self, folder: Path, batch: Path, links: Path) -> None:
+        self.folder = folder
+        self.latest = folder / "reports" / "stubs" / "latest"
+        self.environment = stubs.offline(links) | {"MATRIX": str(batch), "REPORTS": str(folder / "reports")}
+
+    def command(self, *arguments: str) -> list[str]:
+        options, _, rest = " ".join(arguments).partition(" -- ")
+        envdir = ["--envdir", str(self.folder / "nox")]
+        return [sys.executable, "-m", "nox", *envdir, *options.split(), *(["--", *rest.split()] if rest else [])]
+
+    def nox(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run nox in the checkout and return what it printed; no traceback may be in it."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=ROOT,
+            env=self.environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert "Traceback" not in done.stdout, done.stdout
+        return done
+
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads((self.latest / "report.json").read_text()))
+
+    def column(self, pair: str) -> dict[str, Any]:
+        return next(column for column in self.report()["columns"] if column["pair"] == pair)
+
+
+def make_user(tmp_path: Path, **batch: Any) -> User:
+    """Return a user whose batch is ``batch`` (see stubs.write_batch), with wheels for all its pairs."""
+    path = stubs.write_batch(tmp_path / "batch", **batch)
+    stubs.wheels_of(tmp_path / "links", matrix.load(path))
+    return User(tmp_path, path, tmp_path / "links")
+
+
+def one_file(text: str) -> dict[str, Any]:
+    return {"files": {"test/a_test.py": text}, "expected": {"test/a_test.py": 2}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import select
 import signal
 import sys
 from types import FrameType, TracebackType
@@ -22,9 +23,18 @@ def install() -> None:
     if "--parallel-worker" in sys.argv:
         # A worker of -j has a session of its own: without this it would live on when nox is killed.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if _has_lost_its_reader():
+            # Nox was killed before that took effect.
+            raise SystemExit(EXIT["SIGTERM"])
 
 
 # Helpers
+
+
+def _has_lost_its_reader() -> bool:
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _raise(number: int, _frame: FrameType | None) -> None:

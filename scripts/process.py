@@ -16,6 +16,8 @@ from pathlib import Path
 import msgspec
 
 LOG_BYTES = 32 << 20
+# How long what a command leaves behind may take to end by itself, as multiprocessing's resource tracker does.
+GRACE_SECONDS = 1.0
 TICK_SECONDS = 0.1
 WARDEN = Path(__file__).with_name("warden.py")
 
@@ -73,6 +75,7 @@ def run(
         "log": str(log) if log else None,
         "log_bytes": LOG_BYTES,
         "limit": limit,
+        "grace": GRACE_SECONDS,
         "last_signal": last_words.signal if last_words else 0,
         "last_seconds": last_words.seconds if last_words else 0.0,
         "scratch": [str(path) for path in scratch],

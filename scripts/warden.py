@@ -27,8 +27,6 @@ from typing import Any, NoReturn
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CHUNK = 1 << 16
-# How long what a command leaves behind may take to end by itself, as multiprocessing's resource tracker does.
-GRACE_SECONDS = 1.0
 CLEANUP_SECONDS = 10.0
 KILLED = "its warden was killed"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -76,7 +74,7 @@ def _keep(order: dict[str, Any], guard_lives: int, shared_before: set[str]) -> N
         log.source = child.stdout.fileno()
         ending |= _wait(below, log, order, start, guard_lives)
     ending["seconds"] = time.monotonic() - start
-    below.end(grace=0.0 if ending.get("interrupted") else GRACE_SECONDS)
+    below.end(grace=0.0 if ending.get("interrupted") else order["grace"])
     log.drain()
     log.close()
     # What was left by a command that was ended from here is nothing to blame it for.
@@ -335,22 +333,26 @@ def _clear_shared_memory(before: set[str]) -> None:
     new = _shared_memory() - before
     if not new:
         return
+    # By inode: glibc maps a semaphore under a name that is gone before the one that is left exists.
     used = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
         # A run beside this one may own the new segment.
         with contextlib.suppress(OSError), open(f"/proc/{entry}/maps", errors="replace") as stream:
-            used |= {line.rpartition("/dev/shm/")[2].strip() for line in stream if "/dev/shm/" in line}
+            used |= {int(line.split()[4]) for line in stream if "/dev/shm/" in line}
         with contextlib.suppress(OSError):
             for number in os.listdir(f"/proc/{entry}/fd"):
                 with contextlib.suppress(OSError):
-                    used.add(str(Path(f"/proc/{entry}/fd/{number}").readlink()).removeprefix("/dev/shm/"))
-    for name in new - used:
+                    place = f"/proc/{entry}/fd/{number}"
+                    if os.readlink(place).startswith("/dev/shm/"):
+                        used.add(os.stat(place).st_ino)
+    for name in new:
         match = SHARED_MEMORY.match(name)
         if match and match["pid"] and Path(f"/proc/{match['pid']}").exists():
             continue
         with contextlib.suppress(OSError):
             path = f"/dev/shm/{name}"
-            if os.lstat(path).st_uid == os.getuid():
+            about = os.lstat(path)
+            if about.st_uid == os.getuid() and about.st_ino not in used:
                 os.unlink(path)
 
 

@@ -225,7 +225,7 @@ def test_no_text_breaks_the_files_of_a_report(tmp_path: Path) -> None:
         cases=ran.cases,
     )
     assert msgspec.json.decode(results.encode(pair), type=PairResult) == pair
-    text = " ".join(lxml.etree.fromstring(junit.of_run(pair, ran.run)).itertext())
+    text = "".join(map(str, lxml.etree.fromstring(junit.of_run(pair, ran.run)).itertext()))
     assert r"\x1b \x00 \ud800 ]]> <&" in text
     assert b"\x00\x08" in ran.log
 

@@ -33,11 +33,11 @@ def cache_root() -> Path:
 
 
 def home() -> Path:
-    """Return the user's home folder; in a container there may be none."""
+    """Return the user's home folder; where there is none, as in some containers, one that nobody can make."""
     try:
         return Path.home()
     except RuntimeError:
-        return Path("/nonexistent")
+        return Path("/dev/null")
 
 
 def located(name: str, base: Path) -> Path:

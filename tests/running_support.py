@@ -8,16 +8,20 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 import uv
 
 from scripts import running
-from scripts.matrix import TestFile
+from scripts.collecting import Collected
+from scripts.environment import Environment
+from scripts.matrix import Batch, Matrix, Pair, TestFile, Text, Upstream
 from scripts.patching import Worktree
+from scripts.preflight import Interpreter, Machine, Preflight
 from scripts.results import Case, Run
+from scripts.running import Progress
 
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 # What every test file below starts with, so that a test shows what it is about and nothing else.
@@ -78,6 +82,59 @@ def run(
     assert not list(alive(token))
     log = folder / f"{path}.log"
     return Ran(run=found, cases=cases, log=log.read_bytes(), seconds=seconds)
+
+
+def run_all(
+    sources: Mapping[str, str],
+    folder: Path,
+    *,
+    reruns: int = 0,
+    cores: int = 2,
+    limit: float = 60.0,
+    sensitive: Collection[str] = (),
+    env: Mapping[str, str] = {},
+    finished: Callable[[Run, list[Case]], None],
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> None:
+    """Run test files as a session does."""
+    title = Text(en="", zh="")
+    pair = Pair(name="2.10.0", torch="2.10.0", torch_npu="2.10.0", python="3.11")
+    files = [
+        TestFile(path=path, limit=limit, expected={pair.name: 1}, timing_sensitive=path in sensitive)
+        for path in sources
+    ]
+    matrix = Matrix(batch="small", title=title, upstream=Upstream(repository=[]), pair=[pair], test_file=files, api=[])
+    machine = Machine(os="", machine="", kernel="", glibc="", cores=cores, npu_devices=0, cann=None)
+    interpreter = Interpreter(path=sys.executable, version="", implementation="", machine="", libc="")
+    running.run_files(
+        Batch(path=folder / "matrix.toml", matrix=matrix, pairs=(pair,)),
+        pair,
+        Preflight(
+            machine=machine,
+            interpreter=interpreter,
+            uv="",
+            uv_env={},
+            test_env={**os.environ, **env},
+            dropped=[],
+            handed=[],
+        ),
+        Environment(
+            python=Path(sys.executable),
+            fingerprint="",
+            torch="",
+            torch_npu="",
+            git_version=None,
+            cuda=None,
+            packages=[],
+            reused=True,
+        ),
+        Worktree(files={path: (HEAD + source).encode() for path, source in sources.items()}, patches={}),
+        Collected(torch={}, guards={}),
+        folder=folder,
+        reruns=reruns,
+        finished=finished,
+        progress=progress,
+    )
 
 
 def alive(token: str) -> Iterator[str]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,8 +15,11 @@ import msgspec
 import pytest
 
 from scripts import junit, results
-from scripts.results import PairResult, Verdict
-from tests.running_support import VERSIONS, Ran, pythons, run
+from scripts.results import Case, PairResult, Run, State, Verdict
+from scripts.running import Progress
+from scripts.upstream import blob_id
+from tests.conftest import ROOT
+from tests.running_support import HEAD, VERSIONS, Ran, pythons, run, run_all
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
@@ -1060,3 +1068,176 @@ def test_runs_on(version: str) -> None:
     if version not in pythons():
         pytest.skip(f"there is no Python {version} on this machine")
     assert pythons()[version]
+
+
+# All files of a pair
+
+
+class Told:
+    """Keeps what run_files hands over."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.cases: dict[str, list[Case]] = {}
+        self.order: list[str] = []
+
+    def __call__(self, run: Run, cases: list[Case]) -> None:
+        self.runs[run.file] = run
+        self.cases[run.file] = cases
+        self.order.append(run.file)
+
+    def __getitem__(self, file: str) -> dict[str, str]:
+        return {case.name: case.outcome.value for case in self.cases[file]}
+
+
+def test_every_file_is_run_and_described(tmp_path: Path) -> None:
+    told = Told()
+    source = "class T(TestCase):\n    def test_a(self): print('here')\n"
+    run_all({"a/api_test.py": source, "b/api_test.py": source}, tmp_path / "2.10.0", finished=told)
+    assert set(told.runs) == {"a/api_test.py", "b/api_test.py"}
+    run = told.runs["b/api_test.py"]
+    assert (run.state, run.tests, run.expected, run.exit_status, run.ran, run.attempts) == (
+        State.COMPLETE,
+        1,
+        1,
+        0,
+        1,
+        1,
+    )
+    assert (run.command, run.log) == ("cd b && python -m unittest api_test.py", "2.10.0/b/api_test.py.log")
+    assert run.blob == blob_id((HEAD + source).encode())
+    assert run.log
+    log = (tmp_path / run.log).read_text()
+    assert log.startswith("here\n.\n---")
+    assert re.search(r"Ran 1 test in [\d.]+s\n\nOK\n$", log)
+
+
+def test_a_file_that_needs_quiet_runs_alone(tmp_path: Path) -> None:
+    source = f"""
+class T(TestCase):
+    def test_a(self):
+        with open({str(tmp_path / "times")!r}, "a") as stream:
+            print(__name__, time.time(), file=stream, flush=True)
+            time.sleep(0.3)
+            print(__name__, time.time(), file=stream, flush=True)
+"""
+    told = Told()
+    run_all(
+        dict.fromkeys(["quiet.py", "one.py", "two.py"], source), tmp_path / "p", sensitive=["quiet.py"], finished=told
+    )
+    assert {run.state for run in told.runs.values()} == {State.COMPLETE}
+    times = [line.split()[0] for line in (tmp_path / "times").read_text().splitlines()]
+    # The other two were there at the same time.
+    assert times[-2:] == ["quiet", "quiet"]
+    assert set(times[:2]) == {"one", "two"}
+
+
+def turns(folder: Path, *outcomes: str) -> str:
+    """Return a test file whose case does another thing each time it runs."""
+    return f"""
+with open({str(folder / "turns")!r}, "a+b") as stream:
+    turn = stream.tell()
+    stream.write(b".")
+class T(TestCase):
+    def test_a(self): exec({outcomes!r}[turn])
+    def test_b(self): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("reruns", "outcomes", "right", "attempts"),
+    [
+        (2, ("pass",), "passed", 1),
+        (0, ("self.fail('first')", "pass"), "failed", 1),
+        (2, ("self.fail('first')", "pass"), "flaky", 2),
+        (2, ("os.abort()", "raise OSError('second')", "pass"), "flaky", 3),
+        (1, ("self.fail('first')", "os._exit(0)"), "crashed", 2),
+        (1, ("self.fail('first')", "self.skipTest('why')"), "failed", 2),
+        (2, ("self.skipTest('why')",), "skipped", 1),
+    ],
+)
+def test_a_file_that_failed_runs_again_and_never_passes_silently(
+    reruns: int, outcomes: tuple[str, ...], right: str, attempts: int, tmp_path: Path
+) -> None:
+    told = Told()
+    run_all({"api_test.py": turns(tmp_path, *outcomes)}, tmp_path / "p", reruns=reruns, finished=told)
+    run = told.runs["api_test.py"]
+    assert told["api_test.py"]["test_a"] == right
+    assert run.attempts == attempts
+    logs = {path.name for path in (tmp_path / "p").iterdir()}
+    assert logs == {"api_test.py.log", *(f"api_test.py.attempt-{number}.log" for number in range(2, attempts + 1))}
+    if right in ("flaky", "failed"):
+        assert re.search(r"first$|first\n|ended by SIGABRT", told.cases["api_test.py"][0].message)
+
+
+def test_what_is_heard_while_files_run_is_told(tmp_path: Path) -> None:
+    source = "class T(TestCase):\n" + "".join(f"    def test_{n}(self): time.sleep(0.2)\n" for n in range(4))
+    heard: list[Progress] = []
+    run_all({"api_test.py": source}, tmp_path / "p", finished=Told(), progress=heard.append)
+    assert {progress.planned for progress in heard} <= {None, 4}
+    done = [progress.done for progress in heard if progress.planned]
+    assert done == sorted(done)
+    assert {1, 2, 3} <= set(done)
+
+
+def test_an_error_of_the_session_ends_all_files_and_nothing_later(tmp_path: Path) -> None:
+    sources = {
+        "fast.py": "class T(TestCase):\n    def test_a(self): pass\n",
+        "slow.py": "class T(TestCase):\n    def test_a(self): time.sleep(60)\n",
+    }
+    told = Told()
+
+    def finished(run: Run, cases: list[Case]) -> None:
+        told(run, cases)
+        if run.file == "fast.py":
+            raise OSError("disk full")
+
+    start = time.monotonic()
+    with pytest.raises(OSError, match="disk full"):
+        run_all(sources, tmp_path / "p", finished=finished)
+    assert time.monotonic() - start < 10
+    assert (told.runs["slow.py"].state, told["slow.py"]) == (State.NOT_RUN, {"test_a": "not-run"})
+    run_all({"fast.py": sources["fast.py"]}, tmp_path / "p", finished=told)
+    assert told.runs["fast.py"].state is State.COMPLETE
+
+
+INTERRUPTED = """
+import pathlib, sys
+from scripts import interrupts
+from scripts.errors import Interrupted
+from tests.running_support import run_all
+interrupts.install()
+slow = "class T(TestCase):\\n    def test_a(self): pass\\n    def test_b(self): time.sleep(60)\\n"
+sources = {"fast.py": slow.replace("60", "0"), "slow.py": slow, "quiet.py": slow}
+def told(run, cases):
+    print(run.file, run.state.value, [case.outcome.value for case in cases], flush=True)
+def progress(now):
+    if now.file == "slow.py" and now.done: print("ready", flush=True)
+try:
+    run_all(sources, pathlib.Path(sys.argv[1]), reruns=1, sensitive=["quiet.py"], finished=told, progress=progress)
+except Interrupted as interrupted:
+    print(interrupted.signal_name)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_an_interruption_ends_at_once_and_keeps_what_was_learnt(name: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, tmp_path / "p"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as session:
+        assert session.stdout is not None
+        before = []
+        for line in session.stdout:
+            before.append(line)
+            if line == "ready\n":
+                break
+        session.send_signal(signal.Signals[name])
+        start = time.monotonic()
+        after = session.communicate()[0]
+    assert time.monotonic() - start < 5
+    told = [line for line in [*before, *after.splitlines(keepends=True)] if line != "ready\n"]
+    assert told == [
+        "fast.py complete ['passed', 'passed']\n",
+        "slow.py not-run ['passed', 'not-run']\n",
+        f"{name}\n",
+    ]

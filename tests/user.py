@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import nox
+import virtualenv
 
 from scripts import matrix
 from tests import stubs
@@ -58,3 +62,33 @@ def make_user(tmp_path: Path, **batch: Any) -> User:
 
 def one_file(text: str) -> dict[str, Any]:
     return {"files": {"test/a_test.py": text}, "expected": {"test/a_test.py": 2}}
+
+
+def checkout(folder: Path) -> Path:
+    """Make a checkout in which nox was installed as README says, and has been started once; needs no network.
+
+    nox alone is in ``.venv``, so that it enters the environment that noxfile.py asks for, as it does at a user's.
+    """
+    (folder / "reports").mkdir(parents=True)
+    shutil.copy2(ROOT / "noxfile.py", folder)
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    _environment(folder / ".venv", "--without-pip", leave_out="msgspec")
+    _environment(folder / ".nox" / "_nox_script_mode")
+    return folder
+
+
+# Helpers
+
+
+def _environment(folder: Path, *options: str, leave_out: str = "") -> None:
+    """Make a venv of what is installed here, but for the package ``leave_out``."""
+    virtualenv.cli_run([str(folder), *options], setup_logging=False)
+    installed = Path(nox.__file__).parent.parent
+    (site,) = folder.glob("lib/python*/site-packages")
+    for path in installed.iterdir():
+        if path.name.partition("-")[0] != leave_out and not (site / path.name).exists():
+            (site / path.name).symlink_to(path)
+    (folder / "bin" / "uv").symlink_to(Path(sys.executable).with_name("uv"))
+    command = folder / "bin" / "nox"
+    command.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" -m nox "$@"\n')
+    command.chmod(0o755)

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from .errors import Blocked
 from .matrix import Batch, Pair
+from .proof import prove
 from .upstream import Tree, blob_id
 
-HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-# What a guard may be written with: no assignment, no lambda, no comprehension.
-GUARD_PARTS = (
-    *(
-        ast.BoolOp,
-        ast.UnaryOp,
-        ast.Compare,
-        ast.Name,
-        ast.Attribute,
-        ast.Constant,
-        ast.Call,
-        ast.Tuple,
-        ast.List,
-        ast.Set,
-    ),
-    *(ast.expr_context, ast.boolop, ast.unaryop, ast.cmpop),
-)
+LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: |\r?$)")
 INDEX = re.compile(rb"index ([0-9a-f]{7,64})\.\.([0-9a-f]{7,64})( \d+)?")
+LINE_CHARACTERS = 80
+CAUSE_CHARACTERS = 2000
+REMEDIES = {
+    "patch-missing": "Put it there, or take the patch out of matrix.toml.",
+    "patch-empty": "Make it with git diff, or take the patch out of matrix.toml.",
+    "patch-kind": "Make it with git diff, as an edit of lines and nothing else.",
+    "patch-path": "Give each test file a patch of its own, with the paths that git diff writes.",
+    "patch-hunk": "Make it anew with git diff; a patch is not edited by hand.",
+    "patch-endings": "Make it from that very file; neither git (core.autocrlf) nor an editor may change its endings.",
+    "patch-stale": "Make it anew against this version of the file.",
+    "patch-result": "Make it anew with git diff; it was changed after it was made.",
+    "patch-changes-tests": "Let it take out guards, and imports that only they need, and nothing else.",
+}
 
 
 class PatchRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,242 +131,163 @@ def parse(data: bytes, file: str, name: str) -> ParsedPatch:
     """Read a unified diff that changes exactly ``file``; raises Blocked with the cause otherwise."""
     if not data.strip():
         raise _refused("patch-empty", name, "is empty")
-    lines = data.splitlines(keepends=True)
+    if not data.endswith(b"\n"):
+        raise _refused("patch-hunk", name, "is cut off: its last line has no end")
+    lines = LINE.findall(data)
+    before, after, position = _read_header(lines, file, name)
     hunks: list[Hunk] = []
-    index: tuple[str | None, str | None] = (None, None)
-    headers = 0
-    position = 0
-    while position < len(lines):
-        line = lines[position].rstrip(b"\r\n")
-        if line.startswith(b"--- ") and position + 1 < len(lines) and lines[position + 1].startswith(b"+++ "):
-            headers += 1
-            _check_paths(line, lines[position + 1].rstrip(b"\r\n"), file, name)
-            position += 2
-        elif match := HUNK.match(line):
-            hunk, position = _read_hunk(lines, position, match, len(hunks) + 1, name)
-            hunks.append(hunk)
-        elif line.startswith(
-            (b"rename ", b"copy ", b"new file", b"deleted file", b"old mode", b"Binary", b"GIT binary")
-        ):
-            raise _refused("patch-kind", name, f"'{line.decode(errors='replace')}': a patch may only edit lines")
-        else:
-            if match := INDEX.fullmatch(line):
-                index = (match[1].decode(), match[2].decode())
-            elif line.startswith(b"diff --git ") and line.decode(errors="replace") != f"diff --git a/{file} b/{file}":
-                raise _refused("patch-path", name, f"is for '{line[11:].decode(errors='replace')}', expected {file}")
-            position += 1
-    if not hunks:
-        raise _refused("patch-empty", name, "has no hunk")
-    if headers != 1:
-        raise _refused("patch-path", name, f"has {headers} file headers, expected one, for {file}")
-    return ParsedPatch(hunks=hunks, before=index[0], after=index[1])
-
-
-def prove(before: bytes, after: bytes) -> list[str]:
-    """Return what a patch does beyond lifting guards: nothing, if it only restores tests.
-
-    Every class and function that was there still is, with the same body, bases and decorators, and none is new; an
-    import may only lose names; a guard (an ``if`` test, or a flag that one uses) may only lose operands; every other
-    statement is the same.
-    """
-    try:
-        old, new = ast.parse(before), ast.parse(after)
-    except (SyntaxError, ValueError) as error:
-        return [f"leaves a file that Python can't parse: {error}"]
-    problems: list[str] = []
-    definitions = [Counter(_definitions(tree)) for tree in (old, new)]
-    changed = dict.fromkeys(what for what, _ in definitions[0] - definitions[1])
-    added = dict.fromkeys(what for what, _ in definitions[1] - definitions[0] if what not in changed)
-    if changed or added:
-        return [*(f"removes or changes {what}" for what in changed), *(f"adds {what}" for what in added)]
-
-    flags = _flags(old) | _flags(new)
-    kinds = [_statements(tree, flags) for tree in (old, new)]
-    gone = kinds[0].others - kinds[1].others
-    new_ones = kinds[1].others - kinds[0].others
-    problems += [f"removes the statement '{text}'" for text in gone]
-    problems += [f"adds the statement '{text}'" for text in new_ones]
-    problems += [f"adds the import of {name}" for name in sorted(kinds[1].imports - kinds[0].imports)]
-    problems += [f"brings '{text}' into a guard" for text in sorted(kinds[1].operands - kinds[0].operands)]
-    if kinds[1].flags - kinds[0].flags:
-        problems.append(f"adds the flag {', '.join(sorted(kinds[1].flags - kinds[0].flags))}")
-    return problems
+    while position < len(lines) and (match := HUNK.match(lines[position])):
+        hunk, position = _read_hunk(lines, position, match, hunks, name)
+        hunks.append(hunk)
+    _check_rest(lines, position, hunks, file, name)
+    if all(hunk.old == hunk.new for hunk in hunks):
+        raise _refused("patch-empty", name, f"changes no line of {file}")
+    return ParsedPatch(hunks=hunks, before=before, after=after)
 
 
 # Helpers
 
 
 def _refused(code: str, name: str, why: str) -> Blocked:
-    return Blocked(
-        code, f"{name} {why}", "Make the patch anew against this version of the file, guards and imports only."
-    )
+    words = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in f"{name} {why}")
+    return Blocked(code, words[:CAUSE_CHARACTERS], REMEDIES[code])
 
 
-def _check_paths(old: bytes, new: bytes, file: str, name: str) -> None:
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode(errors="replace")
+
+
+def _shown(line: bytes) -> str:
+    text = line.removesuffix(b"\n")[:LINE_CHARACTERS].decode(errors="replace")
+    return f"'{text}'"
+
+
+def _read_header(lines: list[bytes], file: str, name: str) -> tuple[str | None, str | None, int]:
+    """Return the blob ids of the index line, where there is one, and the position of the first hunk."""
+    before = after = None
+    by_git = False
+    for position, (line, following) in enumerate(zip(lines, [*lines[1:], b""], strict=True)):
+        text = _text(line)
+        if line.startswith(b"--- ") and following.startswith(b"+++ "):
+            _check_paths(text, _text(following), file, name)
+            return before, after, position + 2
+        if line.startswith(b"diff --git "):
+            if by_git or text != f"diff --git a/{file} b/{file}":
+                raise _refused("patch-path", name, f"is for '{text[11:]}' too or instead, expected {file} alone")
+            by_git = True
+        elif by_git:
+            match = INDEX.fullmatch(line.rstrip(b"\r\n"))
+            if not match:
+                raise _refused("patch-kind", name, f"says '{text}': it may only edit lines of {file}")
+            before, after = match[1].decode(), match[2].decode()
+    raise _refused("patch-empty", name, f"has no change of {file} in it")
+
+
+def _check_paths(old: str, new: str, file: str, name: str) -> None:
     for line, prefix in ((old, "a/"), (new, "b/")):
-        path = line[4:].split(b"\t")[0].decode(errors="replace")
+        path = line[4:].partition("\t")[0]
+        if path == "/dev/null":
+            raise _refused("patch-kind", name, f"adds or deletes {file}: it may only edit its lines")
         if path.startswith("/") or ".." in path.split("/"):
             raise _refused("patch-path", name, f"names '{path}', which leaves the tree")
         if path != prefix + file:
             raise _refused("patch-path", name, f"touches '{path}', expected {prefix}{file}")
 
 
-def _read_hunk(lines: list[bytes], position: int, match: re.Match[bytes], number: int, name: str) -> tuple[Hunk, int]:
+def _read_hunk(
+    lines: list[bytes], position: int, match: re.Match[bytes], earlier: list[Hunk], name: str
+) -> tuple[Hunk, int]:
     """Read the hunk whose header is at ``position``; returns it and the position after it."""
-    old_count, new_count = (1 if match[group] is None else int(match[group]) for group in (2, 4))
+    start, old_count, new_start, new_count = (1 if number is None else int(number) for number in match.groups())
+    where = f"hunk {len(earlier) + 1}"
+    if old_count == 0:
+        raise _refused("patch-hunk", name, f"{where} has no line of the file in it that says where it belongs")
     old: list[bytes] = []
     new: list[bytes] = []
+    sides = {b" ": (old, new), b"-": (old,), b"+": (new,)}
     position += 1
     while (len(old) < old_count or len(new) < new_count) and position < len(lines):
         line = lines[position]
-        kind, text = line[:1], line[1:]
-        if kind == b" " or line in (b"\n", b"\r\n"):
-            text = text if kind == b" " else line
-            old.append(text)
-            new.append(text)
-        elif kind == b"-":
-            old.append(text)
-        elif kind == b"+":
-            new.append(text)
-        elif kind != b"\\":
+        if line in (b"\n", b"\r\n"):
+            line = b" " + line  # mail software drops the space of an empty line
+        if line[:1] not in sides:
             break
+        for side in sides[line[:1]]:
+            side.append(line[1:])
         position += 1
+        if position < len(lines) and lines[position].startswith(b"\\"):
+            # "\ No newline at end of file" speaks of the line before it.
+            for side in sides[line[:1]]:
+                side[-1] = side[-1].removesuffix(b"\n")
+            position += 1
     if (len(old), len(new)) != (old_count, new_count):
-        raise _refused("patch-hunk", name, f"hunk {number}: {len(old)} and {len(new)} lines, its header says otherwise")
-    if position < len(lines) and lines[position].startswith(b"\\"):
-        # "\ No newline at end of file" speaks of the line before it.
-        for side in (old, new):
-            side[-1:] = [side[-1].rstrip(b"\r\n")] if side else []
-        position += 1
-    return Hunk(number=number, start=int(match[1]), new_start=int(match[3]), old=old, new=new), position
+        counts = f"{len(old)} old and {len(new)} new lines, its header says {old_count} and {new_count}"
+        raise _refused("patch-hunk", name, f"{where} has {counts}")
+    least = earlier[-1].start + len(earlier[-1].old) if earlier else 1
+    if start < least:
+        raise _refused("patch-hunk", name, f"{where} starts at line {start}, expected line {least} or a later one")
+    shift = sum(len(hunk.new) - len(hunk.old) for hunk in earlier)
+    if new_start != start + shift - (new_count == 0):
+        raise _refused("patch-hunk", name, f"{where} goes to line {new_start}, but those before it make that another")
+    return Hunk(number=len(earlier) + 1, start=start, new_start=start + shift, old=old, new=new), position
+
+
+def _check_rest(lines: list[bytes], position: int, hunks: list[Hunk], file: str, name: str) -> None:
+    """Check that nothing but the signature of git format-patch stands behind the last hunk."""
+    signed = False
+    for number, line in enumerate(lines[position:], position + 1):
+        if line.startswith((b"diff --git ", b"--- ", b"+++ ")):
+            raise _refused("patch-path", name, f"touches a second file in line {number}, expected {file} alone")
+        signed = signed or line.rstrip() == b"--"
+        if HUNK.match(line) or not (signed or not line.strip()):
+            what = f"belongs to no hunk; hunk {len(hunks)} ends before it" if hunks else "is no hunk"
+            raise _refused("patch-hunk", name, f"has {_shown(line)} in line {number}, which {what}")
+    if not hunks:
+        raise _refused("patch-empty", name, f"has no hunk for {file}")
 
 
 def _apply(parsed: ParsedPatch, before: bytes, file: str, name: str) -> tuple[bytes, bool]:
     """Return the file with the patch in it, and whether it was there already."""
-    lines = before.splitlines(keepends=True)
-    if all(lines[hunk.new_start - 1 :][: len(hunk.new)] == hunk.new for hunk in parsed.hunks) and not all(
-        _fits(lines, hunk) for hunk in parsed.hunks
-    ):
+    lines = LINE.findall(before)
+    done = [bool(hunk.new) and lines[hunk.new_start - 1 :][: len(hunk.new)] == hunk.new for hunk in parsed.hunks]
+    stale = [hunk for hunk in parsed.hunks if lines[hunk.start - 1 :][: len(hunk.old)] != hunk.old]
+    # Where lines repeat, both sides of a hunk may fit: the blob id knows better.
+    if all(done) and (stale or (parsed.after and blob_id(before).startswith(parsed.after))):
         return before, True
-    for hunk in parsed.hunks:
-        if not _fits(lines, hunk):
-            found = blob_id(before)
-            expected = f"{parsed.before}" if parsed.before else "unknown (no index line)"
-            raise _refused(
-                "patch-stale", name, f"{_why_not(lines, hunk)} of {file}: expected blob {expected}, found {found}"
-            )
-    for hunk in sorted(parsed.hunks, key=lambda hunk: hunk.start, reverse=True):
+    if stale:
+        code, why = _why_not(lines, stale[0])
+        expected = f"expected blob {parsed.before}" if parsed.before else "the patch names no blob"
+        raise _refused(code, name, f"does not fit {file}: {why}; {expected}, found {blob_id(before)}")
+    for hunk in reversed(parsed.hunks):
         lines[hunk.start - 1 : hunk.start - 1 + len(hunk.old)] = hunk.new
+    if any(not line.endswith(b"\n") for line in lines[:-1]):
+        raise _refused("patch-hunk", name, f"ends {file} without a newline where it goes on")
     return b"".join(lines), False
 
 
 def _undo(parsed: ParsedPatch, after: bytes) -> bytes:
-    lines = after.splitlines(keepends=True)
-    for hunk in sorted(parsed.hunks, key=lambda hunk: hunk.new_start, reverse=True):
+    lines = LINE.findall(after)
+    for hunk in reversed(parsed.hunks):
         lines[hunk.new_start - 1 : hunk.new_start - 1 + len(hunk.new)] = hunk.old
     return b"".join(lines)
 
 
-def _fits(lines: list[bytes], hunk: Hunk) -> bool:
-    return bool(hunk.old) and lines[hunk.start - 1 :][: len(hunk.old)] == hunk.old
-
-
-def _why_not(lines: list[bytes], hunk: Hunk) -> str:
+def _why_not(lines: list[bytes], hunk: Hunk) -> tuple[str, str]:
+    """Return the code and the words for a hunk that doesn't fit."""
+    for side, start in ((hunk.old, hunk.start), (hunk.new, hunk.new_start)):
+        there = lines[start - 1 :][: len(side)]
+        if side and side == there:
+            return "patch-stale", f"hunk {hunk.number} is in the file already, another is not"
+        if side and [line.rstrip(b"\r\n") for line in side] == [line.rstrip(b"\r\n") for line in there]:
+            ours, theirs = next((ours, theirs) for ours, theirs in zip(side, there, strict=True) if ours != theirs)
+            words = f"line endings differ, {_ending(ours)} in the patch and {_ending(theirs)} in the file"
+            return "patch-endings", f"hunk {hunk.number}: {words}"
     there = lines[hunk.start - 1 :][: len(hunk.old)]
-    if [line.rstrip(b"\r\n") for line in there] == [line.rstrip(b"\r\n") for line in hunk.old]:
-        crlf = any(line.endswith(b"\r\n") for line in hunk.old)
-        names = ("CRLF", "LF") if crlf else ("LF", "CRLF")
-        return f"hunk {hunk.number}: line endings differ (patch {names[0]}, file {names[1]}) at line {hunk.start}"
-    for offset, (expected, found) in enumerate(zip(hunk.old, there, strict=False)):
-        if expected != found:
-            return f"hunk {hunk.number}: line {hunk.start + offset} is not the patch's"
-    return f"hunk {hunk.number}: the file ends before line {hunk.start + len(hunk.old)}"
+    for number, (ours, theirs) in enumerate(zip(hunk.old, there, strict=False), hunk.start):
+        if ours != theirs:
+            return "patch-stale", f"hunk {hunk.number}: line {number} should be {_shown(ours)}, it is {_shown(theirs)}"
+    return "patch-stale", f"hunk {hunk.number}: the file ends before line {hunk.start + len(hunk.old) - 1}"
 
 
-def _blocks(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield every statement of a module outside classes and functions, those inside ``if`` blocks too."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, ast.If):
-            yield from _blocks(statement.body)
-            yield from _blocks(statement.orelse)
-
-
-def _definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield every class and function outside others, as its name and all that it is made of."""
-    for statement in _blocks(tree.body):
-        if isinstance(statement, ast.ClassDef):
-            head = ast.dump(ast.ClassDef(**{**dict(ast.iter_fields(statement)), "body": []}))
-            yield f"class {statement.name}", head
-            for inner in statement.body:
-                name = getattr(inner, "name", None)
-                yield f"{statement.name}.{name or ast.unparse(inner).splitlines()[0]}", ast.dump(inner)
-        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"function {statement.name}", ast.dump(statement)
-
-
-def _flags(tree: ast.Module) -> set[str]:
-    """Return the names that guards use: the ``if`` tests of a module, and what they are computed from."""
-    statements = list(_blocks(tree.body))
-    flags = {name for statement in statements if isinstance(statement, ast.If) for name in _names(statement.test)}
-    assigned = [statement for statement in statements if isinstance(statement, ast.Assign)]
-    for statement in reversed(assigned):
-        if _target(statement) in flags:
-            flags |= _names(statement.value)
-    return flags
-
-
-class _Statements(msgspec.Struct, kw_only=True):
-    """What a module consists of, beside classes and functions."""
-
-    imports: set[str]
-    operands: set[str]
-    flags: set[str]
-    others: Counter[str]
-
-
-def _statements(tree: ast.Module, flags: set[str]) -> _Statements:
-    found = _Statements(imports=set(), operands=set(), flags=set(), others=Counter())
-    for statement in _blocks(tree.body):
-        match statement:
-            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                pass
-            case ast.Import() | ast.ImportFrom():
-                module = getattr(statement, "module", None) or ""
-                found.imports |= {
-                    f"{'.' * getattr(statement, 'level', 0)}{module}:{alias.name} as {alias.asname or alias.name}"
-                    for alias in statement.names
-                }
-            case ast.If():
-                found.operands |= _operands(statement.test)
-            case ast.Assign() if _target(statement) in flags and _is_guard(statement.value):
-                found.flags.add(_target(statement))
-                found.operands |= _operands(statement.value)
-            case _:
-                found.others[ast.unparse(statement)] += 1
-    return found
-
-
-def _target(statement: ast.Assign) -> str:
-    target = statement.targets[0]
-    return target.id if len(statement.targets) == 1 and isinstance(target, ast.Name) else ""
-
-
-def _is_guard(value: ast.expr) -> bool:
-    return all(isinstance(node, GUARD_PARTS) for node in ast.walk(value))
-
-
-def _operands(value: ast.expr) -> set[str]:
-    """Return what a guard is put together from with ``and``, ``or`` and ``not``; constants can't do anything."""
-    match value:
-        case ast.BoolOp():
-            return {operand for part in value.values for operand in _operands(part)}
-        case ast.UnaryOp(op=ast.Not()):
-            return _operands(value.operand)
-        case ast.Constant():
-            return set()
-    return {ast.unparse(value)}
-
-
-def _names(value: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+def _ending(line: bytes) -> str:
+    return "CRLF" if line.endswith(b"\r\n") else "LF" if line.endswith(b"\n") else "none"

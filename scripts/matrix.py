@@ -45,6 +45,7 @@ RowType = TypeVar("RowType", bound="Row")
 
 
 CASE = re.compile(r"[^\s.]+(\.[^\s.]+)+( \[\d+\])?")
+BEHAVIOUR = re.compile(r"normal|exception|(?!\d)\w+=(?!\d)\w+")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -105,11 +106,18 @@ class Patch(Row, frozen=True, kw_only=True):
 
 
 class Api(Row, frozen=True, kw_only=True):
-    """An API of the batch."""
+    """An API of the batch.
+
+    ``require`` names cases that must be seen to reach it (``path::Class.method``), ``require_behaviours`` what passing
+    cases must show of it: ``normal``, ``exception`` (``exception=ValueError``), ``read=<member>`` of a class, and
+    ``<parameter>=default`` or ``=explicit``.
+    """
 
     name: str
     kind: Kind
     does: Text
+    require: list[str] = []
+    require_behaviours: list[str] = []
 
 
 class Upstream(Row, frozen=True, kw_only=True):
@@ -352,7 +360,7 @@ def _check_meaning(data: Mapping[str, Any], root: Path) -> list[str]:
     problems += _check_pairs(pairs)
     problems += _check_files(_rows(TestFile, data, "test-file"), names)
     problems += _check_patches(_rows(Patch, data, "patch"), pairs, names, paths, root)
-    problems += _check_apis(_rows(Api, data, "api"))
+    problems += _check_apis(_rows(Api, data, "api"), paths)
     problems += _check_accepted(_rows(Accepted, data, "accepted"), names, paths)
     problems += _check_nightly(_sound(Nightly, data.get("nightly")))
     return problems
@@ -529,7 +537,7 @@ def _patch_path(root: Path, torch: str, file: str) -> Path:
     return root / "patches" / f"v{torch}" / f"{file}.patch"
 
 
-def _check_apis(apis: list[Api]) -> list[str]:
+def _check_apis(apis: list[Api], paths: set[str] | None) -> list[str]:
     problems: list[str] = []
     seen: set[str] = set()
     for api in apis:
@@ -540,6 +548,18 @@ def _check_apis(apis: list[Api]) -> list[str]:
         if not all(part.isidentifier() for part in api.name.split(".")) or "." not in api.name:
             problems.append(f"{where}.name: not a dotted name such as 'torch.distributed.elastic.timer.expires'")
         problems += _check_text(f"{where}.does", api.does)
+        for required in api.require:
+            file, _, case = required.partition("::")
+            if not CASE.fullmatch(case):
+                problems.append(f"{where}.require: '{required}' is not a case such as 'a_test.py::SomeTest.test_it'")
+            elif paths is not None and file not in paths:
+                problems.append(f"{where}.require: no such test file{_suggest(file, paths)}")
+        examples = "'normal', 'exception=ValueError', 'client=default' or 'read=state'"
+        problems += [
+            f"{where}.require-behaviours: '{behaviour}' is nothing like {examples}"
+            for behaviour in api.require_behaviours
+            if not BEHAVIOUR.fullmatch(behaviour)
+        ]
     return problems
 
 

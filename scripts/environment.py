@@ -180,7 +180,8 @@ def _resolve(batch: Batch, pair: Pair, preflight: Preflight, scope: RunScope) ->
     x86_64 wheels of torch-npu up to 2.11 require ``torch==X+cpu`` and say nothing of other builds, so the pair's
     torch overrides what torch-npu asks for.
     """
-    scope.once("package index", lambda: _reach(preflight, ["torch-npu"], []))
+    if "UV_OFFLINE" not in preflight.uv_env:
+        scope.once("package index", lambda: _reach(preflight, ["torch-npu"], []))
     cpu, plain = f"torch=={pair.torch}+cpu", f"torch=={pair.torch}"
     attempts: list[tuple[str, list[str]]] = [(cpu, []), (plain, [])]
     if not preflight.uv_env.keys() & {"UV_TORCH_BACKEND", "UV_OFFLINE"}:

@@ -6,6 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+import venv
+import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +75,7 @@ def checkout(folder: Path) -> Path:
     (folder / "reports").mkdir(parents=True)
     shutil.copy2(ROOT / "noxfile.py", folder)
     (folder / "scripts").symlink_to(ROOT / "scripts")
-    _environment(folder / ".venv", "--without-pip", leave_out="msgspec")
+    _environment(folder / ".venv", leave_out=["msgspec"])
     _environment(folder / ".nox" / "_nox_script_mode")
     return folder
 
@@ -80,15 +83,17 @@ def checkout(folder: Path) -> Path:
 # Helpers
 
 
-def _environment(folder: Path, *options: str, leave_out: str = "") -> None:
-    """Make a venv of what is installed here, but for the package ``leave_out``."""
-    virtualenv.cli_run([str(folder), *options], setup_logging=False)
-    installed = Path(nox.__file__).parent.parent
+def _environment(folder: Path, leave_out: Collection[str] = ()) -> None:
+    """Make a venv of what is installed here, but for the packages in ``leave_out``; it has pip of its own."""
+    venv.create(folder)
     (site,) = folder.glob("lib/python*/site-packages")
-    for path in installed.iterdir():
-        if path.name.partition("-")[0] != leave_out and not (site / path.name).exists():
+    for path in Path(nox.__file__).parent.parent.iterdir():
+        if path.name.partition("-")[0] not in (*leave_out, "pip"):
             (site / path.name).symlink_to(path)
+    pip = max(Path(virtualenv.__file__).parent.glob("seed/wheels/embed/pip-*.whl"))
+    zipfile.ZipFile(pip).extractall(site)
     (folder / "bin" / "uv").symlink_to(Path(sys.executable).with_name("uv"))
-    command = folder / "bin" / "nox"
-    command.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" -m nox "$@"\n')
-    command.chmod(0o755)
+    for name in ("nox", "pip"):
+        command = folder / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" -m {name} "$@"\n')
+        command.chmod(0o755)

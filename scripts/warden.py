@@ -342,9 +342,9 @@ def _clear_shared_memory(before: set[str]) -> None:
         with contextlib.suppress(OSError):
             for number in os.listdir(f"/proc/{entry}/fd"):
                 with contextlib.suppress(OSError):
-                    place = f"/proc/{entry}/fd/{number}"
-                    if os.readlink(place).startswith("/dev/shm/"):
-                        used.add(os.stat(place).st_ino)
+                    place = Path(f"/proc/{entry}/fd/{number}")
+                    if str(place.readlink()).startswith("/dev/shm/"):
+                        used.add(place.stat().st_ino)
     for name in new:
         match = SHARED_MEMORY.match(name)
         if match and match["pid"] and Path(f"/proc/{match['pid']}").exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -372,6 +373,17 @@ def test_shared_memory_of_others_stays(name: str, token: str) -> None:
         assert path.exists()
     finally:
         path.unlink()
+
+
+def test_semaphores_that_a_run_beside_it_makes_stay(token: str) -> None:
+    """Those of the spawn context stay in /dev/shm for the children to open; glibc maps them under another name."""
+    made = []
+    beside = threading.Timer(0.3, lambda: made.append(multiprocessing.get_context("spawn").Semaphore()))
+    beside.start()
+    run("time.sleep(0.8)", token)
+    beside.join()
+    [semaphore] = made
+    assert Path("/dev/shm", semaphore._semlock.name.replace("/", "sem.")).exists()
 
 
 @pytest.mark.parametrize("use", ["open", "mapped", "before"])

@@ -383,7 +383,7 @@ def test_semaphores_that_a_run_beside_it_makes_stay(token: str) -> None:
     run("time.sleep(0.8)", token)
     beside.join()
     [semaphore] = made
-    assert Path("/dev/shm", semaphore._semlock.name.replace("/", "sem.")).exists()
+    assert Path("/dev/shm", semaphore._semlock.name.replace("/", "sem.")).exists()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("use", ["open", "mapped", "before"])

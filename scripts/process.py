@@ -101,9 +101,11 @@ def run(
             with contextlib.suppress(BrokenPipeError):
                 warden.stdin.close()
             answer = warden.stdout.read()
-    if not answer:
-        return Ending(returncode=None, seconds=0.0, error=f"{argv[0]}: its warden was killed")
-    return msgspec.json.decode(answer, type=Ending)
+    # There are two answers if the keeper was killed after its own, and none if the guard was killed as well.
+    for line in answer.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(line, type=Ending)
+    return Ending(returncode=None, seconds=0.0, error=f"{argv[0]}: its warden was killed")
 
 
 def capture(

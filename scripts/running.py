@@ -30,7 +30,7 @@ from .upstream import blob_id
 # At its limit a file is asked for the stack of where it hangs, by a signal that tests don't use, and then ended.
 STACK = LastWords(signal=signal.SIGRTMAX - 1, seconds=1.0)
 MAX_STACK_CHARACTERS = 20_000
-MAX_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 64 << 20
 
 Finished = tuple[Run, list[Case]]
 
@@ -191,9 +191,8 @@ def _log_path(folder: Path, file: TestFile, number: int) -> Path:
 
 def _side_by_side(one: Callable[[TestFile], None], files: Sequence[TestFile], stopped: threading.Event) -> None:
     with ThreadPoolExecutor(max_workers=max(1, len(files))) as executor:
-        futures = [executor.submit(one, file) for file in files]
         try:
-            for future in futures:
+            for future in [executor.submit(one, file) for file in files]:
                 future.result()
         except BaseException:
             stopped.set()

@@ -1070,6 +1070,16 @@ def test_runs_on(version: str) -> None:
     assert pythons()[version]
 
 
+def test_many_cases_are_all_there(tmp_path: Path) -> None:
+    source = """
+class T(TestCase): pass
+for number in range(3000): setattr(T, f"test_{number}_{'x' * 400}", lambda self: None)
+"""
+    ran = run(source, tmp_path)
+    assert (ran.run.state, ran.run.outcomes, ran.run.ran) == (State.COMPLETE, {"passed": 3000}, 3000)
+    assert ran.run.findings == []
+
+
 # All files of a pair
 
 

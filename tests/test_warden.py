@@ -131,12 +131,14 @@ def test_a_limit_leaves_time_for_last_words(token: str, tmp_path: Path) -> None:
     assert 0.9 < ending.seconds < 3
 
 
-def test_another_thread_can_end_a_command_at_once(token: str) -> None:
+def test_another_thread_can_end_a_command_at_once(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "GRACE_SECONDS", 60.0)
     stopped = threading.Event()
     threading.Timer(0.5, stopped.set).start()
+    start = time.monotonic()
     ending = run("subprocess.run(['sleep', '3600'])", token, stopped=stopped.is_set)
     assert (ending.interrupted, ending.leftovers) == (True, [])
-    assert ending.seconds < 3
+    assert time.monotonic() - start < 5
     assert run("pass", token).returncode == 0
 
 
@@ -243,6 +245,32 @@ def test_a_warden_that_is_killed_leaves_nothing(
     assert not segment.exists()
     assert not (tmp_path / "scratch").exists()
     assert (tmp_path / "orphaned").exists()
+
+
+def test_a_command_ends_though_all_of_its_wardens_are_killed(
+    caller: Callable[[str], subprocess.Popen[str]], token: str
+) -> None:
+    found = caller("plain")
+    guard, keeper = wardens(found.pid)
+    command = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()[0]
+    os.kill(keeper, signal.SIGSTOP)
+    os.kill(guard, signal.SIGKILL)
+    os.kill(keeper, signal.SIGKILL)
+    found.wait(10)
+    eventually(lambda: not Path("/proc", command).exists())
+    # What it started has nobody left who could end it.
+    for left in alive(token):
+        os.kill(int(left.partition(":")[0]), signal.SIGKILL)
+
+
+def test_a_request_to_end_is_the_callers_to_hear(caller: Callable[[str], subprocess.Popen[str]], token: str) -> None:
+    found = caller("plain")
+    before = set(alive(token))
+    for warden in wardens(found.pid):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(warden, number)
+    time.sleep(0.5)
+    assert set(alive(token)) == before
 
 
 @pytest.mark.parametrize("victim", ["os.getppid()", "int(open(f'/proc/{os.getppid()}/stat').read().split()[3])"])
@@ -468,6 +496,8 @@ def test_a_session_may_be_killed_at_any_moment(token: str, tmp_path: Path) -> No
         ) as session:
             assert session.stdout is not None
             assert session.stdout.readline() == b"ready\n"
+            if number < 2:
+                eventually((folder / "result.json").exists)
             time.sleep(chance.uniform(0, 0.6))
             session.kill()
         if (folder / "result.json").exists():
@@ -477,7 +507,6 @@ def test_a_session_may_be_killed_at_any_moment(token: str, tmp_path: Path) -> No
     with ThreadPoolExecutor(max_workers=2) as executor:
         list(executor.map(kill_one, range(KILLS)))
     eventually(lambda: not list(alive(token)))
-    assert all((reports / name / "result.json").exists() for name in ("0", "1"))
     assert not list(Path("/dev/shm").glob(f"*{token}*"))
     sweep = "from scripts import pipeline; pipeline.use_own_scratch()"
     subprocess.run([sys.executable, "-c", sweep], cwd=ROOT, env=env, check=True)

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import configuration, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scripts import matrix
@@ -20,8 +20,6 @@ from scripts.errors import ConfigError
 
 from .conftest import ROOT
 
-# Not in the checkout's root, where pytest would stumble over it.
-configuration.set_hypothesis_home_dir(ROOT / ".pytest_cache" / "hypothesis")
 SHIPPED = ROOT / "matrix.toml"
 BATCH = """
 batch = "small"
@@ -494,6 +492,7 @@ def swap_somewhere(value: Any, new: object, dice: random.Random) -> Any:
 
 
 @given(st.lists(VALUES, min_size=1, max_size=4), st.randoms(use_true_random=False))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_values_are_usable_or_told(
     tmp_path_factory: pytest.TempPathFactory, values: list[object], dice: random.Random
 ) -> None:
@@ -508,6 +507,7 @@ def test_any_values_are_usable_or_told(
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_any_text_is_usable_or_told(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     text = SHIPPED.read_bytes()
     for _ in range(data.draw(st.integers(1, 3))):

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import configuration, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scripts import matrix, patching
@@ -18,8 +18,6 @@ from scripts.upstream import Tree, blob_id
 
 from .conftest import ROOT
 
-# Not in the checkout's root, where pytest would stumble over it.
-configuration.set_hypothesis_home_dir(ROOT / ".pytest_cache" / "hypothesis")
 FILE = "test/a_test.py"
 NAME = f"patches/v2.10.0/{FILE}.patch"
 BEFORE = b"""\
@@ -178,7 +176,9 @@ def test_a_patch_that_vanished_is_named(tmp_path: Path) -> None:
 
 def test_mail_around_a_patch_is_no_part_of_it() -> None:
     mail = b"From: a\nSubject: [PATCH] rename nothing, delete nothing\n\nold mode: talk\n---\n a_test.py | 2 +-\n\n"
-    assert apply(mail + patch_of() + b"-- \n2.39.5\n\n") == AFTER
+    quote = b"> ---\n--- no header\nnor this\n+++ or that\n"
+    assert apply(mail + quote + patch_of() + b"-- \n2.39.5\n\n") == AFTER
+    assert apply(patch_of() + b"\n\n") == AFTER
 
 
 def test_an_empty_context_line_may_have_lost_its_space() -> None:
@@ -208,6 +208,7 @@ def test_a_patch_that_would_fit_twice_is_applied_once() -> None:
     patch = patch_of(before, after, context=1)
     assert apply(patch, before) == after
     assert apply(patch, after) == after
+    assert apply(patch_of(before, after, context=1, index=False), before) == after
 
 
 def test_half_of_a_patch_is_no_patch() -> None:
@@ -219,6 +220,7 @@ def test_half_of_a_patch_is_no_patch() -> None:
 def test_lines_that_are_gone_are_no_proof_of_a_patch() -> None:
     found = refusal(patch_of(b"# a\n# b\n", b"# a\n", context=0), b"# other\n# lines\n")
     assert found.code == "patch-stale"
+    assert "hunk 1: line 2 should be '# b', it is '# lines'" in found.cause
 
 
 # Refused
@@ -267,6 +269,7 @@ CRLF = (b"\n", b"\r\n")
     [
         (patch_of().replace(*CRLF), BEFORE, "CRLF in the patch and LF in the file"),
         (patch_of(), BEFORE.replace(*CRLF), "LF in the patch and CRLF in the file"),
+        (patch_of(), BEFORE.replace(b"IS_ARM64\n", b"IS_ARM64\r\n"), "LF in the patch and CRLF in the file"),
         (patch_of().replace(*CRLF), AFTER, "CRLF in the patch and LF in the file"),
         (patch_of(b"# a\n", b"# b\n"), b"# a", "LF in the patch and none in the file"),
     ],
@@ -308,6 +311,7 @@ def renamed(old: str, new: str) -> str:
         (SIDES.replace("a/", "").replace("b/", "") + ONE, "patch-path", f"touches '{FILE}', expected a/{FILE}"),
         (SIDES.replace("a/test", "/test") + ONE, "patch-path", f"names '/{FILE}', which leaves the tree"),
         (SIDES.replace("b/test", "b/../test") + ONE, "patch-path", f"names 'b/../{FILE}', which leaves the tree"),
+        (HEAD + HEAD + SIDES + ONE, "patch-path", f"is for 'a/{FILE} b/{FILE}' too or instead, expected {FILE} alone"),
         (SIDES + ONE + renamed("a/b.py", "b/b.py"), "patch-path", "touches a second file in line 6"),
         (SIDES + ONE + SIDES + ONE, "patch-path", "touches a second file in line 6"),
         (SIDES + ONE + "-- \n2.39\n" + SIDES + ONE, "patch-path", "touches a second file in line 8"),
@@ -339,6 +343,11 @@ def renamed(old: str, new: str) -> str:
             "patch-hunk",
             "hunk 1 has 2 old and 1 new lines, its header says 1 and 1",
         ),
+        (
+            SIDES + ONE + "-- \n@@ -3 +3 @@\n-# c\n+# d\n",
+            "patch-hunk",
+            "has '@@ -3 +3 @@' in line 7, which belongs to no",
+        ),
         (SIDES + ONE + "+# c\n", "patch-hunk", "has '+# c' in line 6, which belongs to no hunk; hunk 1 ends before it"),
         (SIDES + ONE + "# c\n" + ONE, "patch-hunk", "has '# c' in line 6, which belongs to no hunk"),
         (SIDES + "@@ -1 +1 @@\n-# a\nx\n", "patch-hunk", "hunk 1 has 1 old and 0 new lines"),
@@ -362,7 +371,7 @@ def renamed(old: str, new: str) -> str:
         ),
         (SIDES + f"@@ -{'9' * 5000} +1 @@\n-# a\n+# b\n", "patch-hunk", "which is no hunk"),
         (
-            SIDES + "@@ -1 +1 @@\n-# a\n+# b\n\\ No newline at end of file\n",
+            SIDES + "@@ -2 +2 @@\n-# b\n+# a\n\\ No newline at end of file\n",
             "patch-hunk",
             f"ends {FILE} without a newline where it goes on",
         ),
@@ -400,7 +409,7 @@ def test_a_refusal_says_all_that_a_patch_may_not() -> None:
     | st.lists(st.sampled_from([*lines_of(patch_of()), b"@@ -1,2 +1,3 @@\n", b"--- ", b"+++ b/"])).map(b"".join),
     st.binary(max_size=60) | st.just(BEFORE),
 )
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_bytes_that_are_no_patch_are_blocked(patch: bytes, before: bytes) -> None:
     try:
         after = apply(patch, before)
@@ -411,7 +420,7 @@ def test_bytes_that_are_no_patch_are_blocked(patch: bytes, before: bytes) -> Non
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_a_damaged_patch_does_what_it_should_or_nothing(data: st.DataObject) -> None:
     patch = patch_of(context=data.draw(st.integers(0, 3)))
     start = data.draw(st.integers(0, len(patch) - 1))
@@ -432,6 +441,7 @@ def test_a_damaged_patch_does_what_it_should_or_nothing(data: st.DataObject) -> 
     st.sampled_from([b"\n", b"\r\n"]),
     st.data(),
 )
+@settings(deadline=None)
 def test_lifting_any_operands_gives_the_very_post_image(
     flags: list[str], gaps: list[int], context: int, ending: bytes, data: st.DataObject
 ) -> None:

@@ -202,7 +202,7 @@ def compare_columns(old: PairResult, new: PairResult) -> ColumnChange:
         old_reason=old.reason,
         reason=new.reason,
         why=causes(old, new),
-        runs=_run_changes(*runs),
+        runs=_run_changes(*runs) if old.runs and new.runs else [],
         cases=changes,
         slower=_slower(before, after),
         counts=tally(changes),

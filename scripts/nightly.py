@@ -69,6 +69,10 @@ def parse(batch: Batch, arguments: Sequence[str]) -> Options:
     known = [pair.name for pair in batch.pairs]
     if wrong := [name for name in found.pairs if name not in known]:
         parser.error(f"there is no pair '{wrong[0]}'; known are {', '.join(known)}")
+    if found.jobs != "auto" and not (found.jobs.isdecimal() and 0 < int(found.jobs) < 1000):
+        parser.error(f"--jobs {found.jobs}: expected auto or a number")
+    if not 0 <= found.reruns <= 10:
+        parser.error(f"--reruns {found.reruns}: expected a number from 0 to 10")
     return Options(pairs=found.pairs or known, **{key: value for key, value in vars(found).items() if key != "pairs"})
 
 
@@ -89,14 +93,19 @@ def nightly(
         for name in options.pairs:
             # What was there before is archived; left lying, it would pass for tonight's.
             storage.remove(results.folder_of(reports, batch) / name)
-        verify(home / "nightly.log")
+        log = home / "nightly.log"
+        verify(log)
+        tried = [name for name in options.pairs if (results.folder_of(reports, batch) / name / "result.json").exists()]
+        if not tried:
+            # Nothing compares well with anything: this must not pass for a night in which all was as before.
+            notes.append(f"no pair was run at all: {_last_words(log)}")
         report.refresh(reports, batch)
         past = archive.nights(reports, batch)
         night = _archive(reports, batch, began, options.pairs)
         mark.unlink()
         merged = night.report()
         tonight = [column for column in merged.columns if column.pair in options.pairs]
-        news = _news(batch, night, _only(merged, tonight), past, notes, began.date())
+        news = _news(batch, night, _only(merged, tonight), past, notes, began.date(), nothing_ran=not tried)
         keep = batch.matrix.nightly
         archive.prune(
             reports,
@@ -205,8 +214,23 @@ def _before(past: Sequence[Night], tonight: Report) -> tuple[str, Report, dict[s
     return name, _only(tonight, baseline), last
 
 
+def _last_words(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return "nox left no log"
+    return " ".join(line.strip() for line in lines[-5:] if line.strip())[:600] or "nox said nothing"
+
+
 def _news(
-    batch: Batch, night: Night, tonight: Report, past: Sequence[Night], notes: list[str], today: date
+    batch: Batch,
+    night: Night,
+    tonight: Report,
+    past: Sequence[Night],
+    notes: list[str],
+    today: date,
+    *,
+    nothing_ran: bool,
 ) -> News | None:
     name, baseline, last = _before(past, tonight)
     comparison = compare(baseline, tonight, old_name=name, new_name=night.name)
@@ -229,8 +253,10 @@ def _news(
         notes.append(f"the first night: {len(columns) - len(bad)} of {len(columns)} pairs are good")
     elif comparison.is_empty and not notes:
         return None
-    worse = comparison.is_worse or any(
-        change.verdict is Verdict.FAILED and change.label not in last for change in first
+    worse = (
+        nothing_ran
+        or comparison.is_worse
+        or any(change.verdict is Verdict.FAILED and change.label not in last for change in first)
     )
     where = str(night.path / "report.html")
     return News(

@@ -328,3 +328,25 @@ def test_the_archive_survives_a_latest_that_is_deleted(tmp_path: Path) -> None:
     shutil.rmtree(results.folder_of(nights.reports, nights.batch))
 
     assert nights(good(OLD), good(NEW)) is None
+
+
+def test_a_night_in_which_nothing_ran_is_worse_every_night(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights(good(OLD), good(NEW))
+
+    def broken(log: Path) -> None:
+        log.write_text("nox > option --jobs: invalid\n")
+
+    for _ in range(2):
+        news = nights.night(broken, [OLD, NEW])
+        assert news is not None
+        assert news.worse
+        assert "no pair was run at all: nox > option --jobs: invalid" in news.text
+
+
+@pytest.mark.parametrize("arguments", [["2.1.0"], ["--jobs", "nonsense"], ["--reruns", "-5"], ["--hoook", "x"]])
+def test_wrong_arguments_end_with_two(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        nightly.parse(matrix.load(ROOT / "matrix.toml"), arguments)
+
+    assert ended.value.code == 2

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import tempfile
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from scripts.matrix import TestFile as File
 from scripts.patching import Worktree
 from scripts.preflight import Cann, Interpreter, Machine, Preflight
 from scripts.results import Case, Outcome
+from tests.conftest import ROOT
 from tests.running_support import pythons
 
 FILE = "test/gadget_test.py"
@@ -544,3 +544,427 @@ def test_every_case_passes_as_if_nobody_watched(version: str) -> None:
     assert {case.name: case.message for case in watched.cases if case.outcome is not Outcome.PASSED} == {}
     assert len(watched.cases) == len(CASES)
     assert found.findings == []
+
+
+@pytest.mark.parametrize(
+    ("api", "case", "executed"),
+    [
+        ("configure", "function", ['if client == "bad":', "kept = client"]),
+        ("configure", "function that raises", ['if client == "bad":', "raise ValueError(client)"]),
+        (
+            "expires",
+            "context manager",
+            [
+                "if client is None:",
+                "caller = inspect.stack()[1].function",
+                "client.acquire(after)",
+                "try:",
+                "yield caller",
+                "with contextlib.suppress(KeyError):",
+                "raise KeyError",
+                "client.acquire(-1)",
+            ],
+        ),
+        ("fetch", "coroutine that was told", ["for _ in range(retries):", "return retries"]),
+        ("Result", "reading by a method", ['return self.state == "failed"']),
+        ("Client.acquire", "abstract method", []),
+        ("double", "lambda", ["double = lambda number=1: 2 * number"]),
+    ],
+)
+def test_lines_are_those_of_the_api_that_passing_cases_executed(
+    version: str, api: str, case: str, executed: list[str]
+) -> None:
+    """Declarations and docstrings are no lines that could be executed."""
+    watched, _ = seen(version)
+    bench = Bench()
+    passed = [case_of(FILE, f"GadgetTest.{method(case)}")]
+    found = {entry.api: entry for entry in evidence.evidence_of(watched, passed, bench.apis).apis}[f"gadget.{api}"]
+    source = GADGET["test/gadget/api.py"].splitlines()
+    assert [source[number - 1].strip() for number in found.executed] == executed
+    assert found.source == "test/gadget/api.py"
+
+
+def test_lines_that_could_be_executed_are_counted_alike_everywhere(version: str) -> None:
+    lines = {entry.api.removeprefix("gadget."): len(entry.lines) for entry in seen(version)[1].apis}
+    assert lines == {
+        "configure": 3,
+        "fetch": 3,
+        "expires": 9,
+        "bare": 1,
+        "Guard": 2,
+        "connection": 3,
+        "Client.acquire": 0,
+        "Client.named": 1,
+        "Client.ratio": 1,
+        "Client.plain": 1,
+        "double": 1,
+        "cached": 1,
+        "late.call": 1,
+        "Result": 2,
+        "Point": 0,
+        "GadgetError": 0,
+    }
+
+
+def test_members_of_a_class_are_known_whether_they_are_read_or_not() -> None:
+    found = {entry.api: entry for entry in seen(min(pythons()))[1].apis}
+    assert found["gadget.Result"].members == ["count", "failures", "is_failed", "state"]
+    assert found["gadget.Point"].read == ["y"]
+    assert {"x", "y"} <= set(found["gadget.Point"].members)
+
+
+# One test file at a time
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def calling(body: str, *, head: str = "") -> str:
+    """Return a test file with one case."""
+    text = f"import os, sys, time, unittest\nfrom pathlib import Path\nimport gadget\n{head}\n"
+    return f"{text}class T(unittest.TestCase):\n    def test_a(self):\n{textwrap.indent(body, ' ' * 8)}\n"
+
+
+def touched(watched: Watched) -> set[str]:
+    """Return the APIs that were left, by case."""
+    return {f"{touch.name}: {touch.api}" for touch in watched.touches if touch.how is How.LEFT}
+
+
+def test_a_case_that_is_loaded_twice_has_its_number(bench: Bench) -> None:
+    body = "gadget.configure(1) if Path('second').exists() else Path('second').touch()"
+    twice = "def load_tests(*_):\n    return unittest.TestSuite([T('test_a'), T('test_a')])\n"
+    watched = bench.watch({FILE: calling(body) + twice})
+    assert touched(watched) == {"test_a [2]: gadget.configure"}
+    assert [case.name for case in watched.cases] == ["test_a", "test_a [2]"]
+
+
+def test_test_files_of_one_name_have_their_own_cases(bench: Bench) -> None:
+    one, other = "test/one/gadget_test.py", "test/other/gadget_test.py"
+    path = "sys.path.insert(0, os.path.abspath('..'))"
+    files = {one: calling("gadget.configure(1)"), other: calling("pass")}
+    watched = bench.watch({name: f"import os, sys\n{path}\n{text}" for name, text in files.items()})
+    assert {touch.key for touch in watched.touches} == {(one, "T", "test_a")}
+    assert len(watched.cases) == 2
+
+
+def test_what_a_python_path_brings_is_kept_for_children(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.greeting = 'hello'\n")
+    bench.env["PYTHONPATH"] = str(tmp_path)
+    code = """
+import gadget, os, sys
+gadget.configure(1)
+assert greeting == "hello"
+assert [place for place in sys.path if os.path.exists(f"{place}/sitecustomize.py")] == [sys.argv[1]], sys.path
+"""
+    body = f"import subprocess\nsubprocess.run([sys.executable, '-c', {code!r}, {str(tmp_path)!r}], check=True)"
+    watched = bench.watch({FILE: calling(body)})
+    assert [case.message for case in watched.cases] == [""]
+    assert touched(watched) == {"test_a: gadget.configure"}
+
+
+@pytest.mark.parametrize(
+    ("body", "finding"),
+    [
+        ("os._exit(3)", "crashed while it was watched: exited with 3 in T.test_a"),
+        ("os.kill(os.getpid(), 9)", "crashed while it was watched: ended by SIGKILL in T.test_a"),
+        ("time.sleep(60)", "timeout while it was watched: ended at the time limit in T.test_a"),
+        ("Other.named('a')", "a fault of the watcher: started: RuntimeError: no line"),
+    ],
+)
+def test_what_spoils_watching_is_told_and_what_was_seen_is_kept(bench: Bench, body: str, finding: str) -> None:
+    odd = """
+class Meta(type):
+    @property
+    def __mro__(cls):
+        raise RuntimeError("no line")
+class Other(metaclass=Meta):
+    @classmethod
+    def named(cls, name):
+        return name
+"""
+    watched = bench.watch({FILE: calling(f"gadget.configure(1)\n{body}", head=odd)}, limit=1)
+    assert watched.findings == [f"{FILE}: {finding}"]
+    assert touched(watched) == {"test_a: gadget.configure"}
+
+
+# What is kept
+
+
+class Noted:
+    """A test file that notes each time that its case is run."""
+
+    def __init__(self, folder: Path, body: str) -> None:
+        self.note = folder / "runs"
+        self.note.touch()
+        note = f"with open({str(self.note)!r}, 'a') as stream:\n    stream.write('.')\n"
+        self.source = calling(f"{note}runs = os.path.getsize({str(self.note)!r})\n{body}")
+
+    @property
+    def runs(self) -> int:
+        return len(self.note.read_text())
+
+
+def test_a_second_answer_needs_no_run_unless_it_is_to_be_fresh(bench: Bench, tmp_path: Path) -> None:
+    file = Noted(tmp_path, "gadget.configure(1)")
+    first = bench.watch({FILE: file.source})
+    assert touched(first) == {"test_a: gadget.configure"}
+    assert (bench.watch({FILE: file.source}), file.runs) == (first, 1)
+    assert (bench.watch({FILE: file.source}, fresh=True), file.runs) == (first, 2)
+    bench.python = Path("/nonexistent/python")
+    assert bench.watch({FILE: file.source}) == first
+
+
+@pytest.mark.parametrize("change", ["tree", "venv", "apis", "cann", "garbled"])
+def test_an_answer_is_that_of_this_venv_worktree_and_these_apis_only(bench: Bench, tmp_path: Path, change: str) -> None:
+    file = Noted(tmp_path, "gadget.configure(1)")
+    others: dict[str, str] = {}
+    bench.watch({FILE: file.source})
+    match change:
+        case "tree":
+            others["test/beside.py"] = ""
+        case "venv":
+            bench.fingerprint = "another venv"
+        case "apis":
+            del bench.apis[-1]
+        case "cann":
+            bench.cann = Cann(home="/cann", version="8.5.0")
+        case "garbled":
+            (record,) = (storage.cache_root() / "evidence").iterdir()
+            record.write_bytes(record.read_bytes()[:-9])
+    assert touched(bench.watch({FILE: file.source, **others})) == {"test_a: gadget.configure"}
+    assert file.runs == 2
+
+
+@pytest.mark.parametrize(
+    ("verdict", "body", "runs", "apis"),
+    [
+        (Outcome.PASSED, "gadget.configure(1)", 1, {"configure"}),
+        (Outcome.FAILED, "gadget.configure(1); self.fail()", 1, {"configure"}),
+        (Outcome.PASSED, "gadget.configure(1); self.fail()", evidence.ATTEMPTS, {"configure"}),
+        (Outcome.FLAKY, "gadget.configure(1); self.fail()", evidence.ATTEMPTS, {"configure"}),
+        (
+            Outcome.PASSED,
+            "gadget.configure(1) or self.fail() if runs < 2 else gadget.double()",
+            2,
+            {"configure", "double"},
+        ),
+    ],
+)
+def test_what_passes_but_fails_while_it_is_watched_is_watched_again(
+    bench: Bench, tmp_path: Path, verdict: Outcome, body: str, runs: int, apis: set[str]
+) -> None:
+    file = Noted(tmp_path, body)
+    watched = bench.watch({FILE: file.source}, outcomes={"T.test_a": verdict})
+    assert file.runs == runs
+    assert {touch.api.removeprefix("gadget.") for touch in watched.touches if touch.how is How.LEFT} - {
+        "cached"
+    } == apis
+    assert len(watched.cases) == 1
+
+
+def test_an_answer_of_a_file_that_failed_by_chance_is_not_believed(bench: Bench, tmp_path: Path) -> None:
+    file = Noted(tmp_path, "self.assertGreater(runs, 1)\ngadget.configure(1)")
+    assert touched(bench.watch({FILE: file.source}, outcomes={"T.test_a": Outcome.FAILED})) == set()
+    assert touched(bench.watch({FILE: file.source}, outcomes={"T.test_a": Outcome.PASSED})) == {
+        "test_a: gadget.configure"
+    }
+
+
+# What is evidence
+
+CONFIGURE = "gadget.configure"
+
+
+def touch(name: str, how: How, detail: str = "", *, through: str = "", child: bool = False) -> Touch:
+    return Touch(file=FILE, cls="T", name=name, api=CONFIGURE, how=how, detail=detail, through=through, child=child)
+
+
+def judged(
+    touches: Sequence[Touch],
+    outcomes: Mapping[str, Outcome],
+    *,
+    require: Sequence[str] = (),
+    behaviours: Sequence[str] = (),
+    found: Found | None = Found(api=CONFIGURE),  # noqa: B008
+) -> ApiEvidence:
+    api = Api(
+        name=CONFIGURE,
+        kind=Kind.FUNCTION,
+        does=Text(en="", zh=""),
+        require=[f"{FILE}::{case}" for case in require],
+        require_behaviours=list(behaviours),
+    )
+    watched = Watched(found=[found] if found else [], touches=list(touches))
+    cases = [case_of(FILE, f"T.{name}", outcome) for name, outcome in outcomes.items()]
+    (only,) = evidence.evidence_of(watched, cases, [api]).apis
+    return only
+
+
+ENDED = [touch("test_a", How.ENTERED), touch("test_a", How.LEFT)]
+PASSED = {"test_a": Outcome.PASSED}
+
+
+@pytest.mark.parametrize(
+    ("touches", "outcomes", "problem"),
+    [
+        (ENDED, PASSED, None),
+        (ENDED, {"test_a": Outcome.FLAKY}, None),
+        ([touch("test_a", How.RAISED, "OSError")], PASSED, None),
+        ([touch("test_a", How.CONSTRUCTED)], PASSED, None),
+        ([touch("test_a", How.READ, "state")], PASSED, None),
+        ([*ENDED, touch("test_b", How.LEFT)], {"test_a": Outcome.FAILED, "test_b": Outcome.PASSED}, None),
+        ([], PASSED, "no case reached it"),
+        *(
+            (ENDED, {"test_a": outcome}, f"no case that reached it passed: {FILE}::T.test_a ({outcome.value})")
+            for outcome in Outcome
+            if outcome not in (Outcome.PASSED, Outcome.FLAKY)
+        ),
+        (ENDED, {}, f"no case that reached it passed: {FILE}::T.test_a (not-run)"),
+        (ENDED[:1], PASSED, "passing cases entered it, but were not seen to leave it"),
+        (
+            [touch("test_a", How.ENTERED), touch("test_b", How.LEFT)],
+            {"test_a": Outcome.PASSED, "test_b": Outcome.ERROR},
+            "passing cases entered it, but were not seen to leave it",
+        ),
+    ],
+)
+def test_only_passing_cases_that_came_through_are_evidence(
+    touches: list[Touch], outcomes: dict[str, Outcome], problem: str | None
+) -> None:
+    assert judged(touches, outcomes).problems == ([f"{CONFIGURE}: {problem}"] if problem else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (None, "no test file imports it"),
+        (Found(api=CONFIGURE, watched=False), "is not written in Python, and can't be watched"),
+    ],
+)
+def test_an_api_that_could_not_be_watched_has_no_evidence(found: Found | None, problem: str) -> None:
+    assert judged([], PASSED, found=found).problems == [f"{CONFIGURE}: {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("case", "outcomes", "problem"),
+    [
+        ("T.test_a", PASSED, None),
+        ("T.test_b", PASSED, "is not there"),
+        ("T.test_b", {**PASSED, "test_b": Outcome.SKIPPED}, "is skipped"),
+        ("T.test_b", {**PASSED, "test_b": Outcome.PASSED}, "did not reach it"),
+    ],
+)
+def test_a_required_case_passes_and_reaches_the_api(
+    case: str, outcomes: dict[str, Outcome], problem: str | None
+) -> None:
+    expected = [f"{CONFIGURE}: {FILE}::{case}, which is required, {problem}"] if problem else []
+    assert judged(ENDED, outcomes, require=[case]).problems == expected
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "shown"),
+    [
+        ("normal", touch("test_a", How.LEFT)),
+        ("normal", touch("test_a", How.CONSTRUCTED)),
+        ("exception", touch("test_a", How.RAISED, "OSError")),
+        ("exception=OSError", touch("test_a", How.RAISED, "OSError")),
+        ("read=state", touch("test_a", How.READ, "state")),
+        ("client=default", touch("test_a", How.DEFAULT, "client")),
+        ("client=explicit", touch("test_a", How.EXPLICIT, "client")),
+    ],
+)
+def test_a_required_behaviour_is_shown_by_a_passing_case(behaviour: str, shown: Touch) -> None:
+    other = touch("test_b", How.RAISED, "KeyError") if behaviour == "normal" else touch("test_b", How.LEFT)
+    outcomes = {"test_a": Outcome.PASSED, "test_b": Outcome.PASSED}
+    assert judged([shown, other], outcomes, behaviours=[behaviour]).problems == []
+    assert judged([shown, other], {**outcomes, "test_a": Outcome.FAILED}, behaviours=[behaviour]).problems == [
+        f"{CONFIGURE}: no passing case shows {behaviour}"
+    ]
+
+
+def test_cases_that_reached_an_api_stand_in_the_order_of_the_run_with_all_that_they_showed() -> None:
+    touches = [touch("test_a", How.LEFT, child=True), touch("test_b", How.READ, "state", through="b.B")]
+    touches += [touch("test_a", How.EXPLICIT, "client", through="a.A")]
+    reached = judged(touches, {"test_b": Outcome.FAILED, "test_c": Outcome.PASSED, "test_a": Outcome.PASSED}).reached
+    assert [(reach.name, reach.outcome, reach.behaviours, reach.through, reach.child) for reach in reached] == [
+        ("test_b", Outcome.FAILED, ["read=state"], ["b.B"], False),
+        ("test_a", Outcome.PASSED, ["client=explicit", "normal"], ["a.A"], True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "watched", "finding"),
+    [
+        (Outcome.PASSED, Outcome.PASSED, None),
+        (Outcome.FLAKY, Outcome.PASSED, None),
+        (Outcome.PASSED, Outcome.FAILED, "is passed, but failed while it is watched: AssertionError: 1"),
+        (Outcome.FAILED, Outcome.PASSED, "is failed, but passed while it is watched: AssertionError: 1"),
+        (None, Outcome.PASSED, "is not there, but passed while it is watched: AssertionError: 1"),
+    ],
+)
+def test_a_case_that_ends_otherwise_while_it_is_watched_is_told(
+    verdict: Outcome | None, watched: Outcome, finding: str | None
+) -> None:
+    ended = msgspec.structs.replace(case_of(FILE, "T.test_a", watched), message="AssertionError: 1")
+    cases = [case_of(FILE, "T.test_a", verdict)] if verdict else []
+    found = evidence.evidence_of(Watched(cases=[ended]), cases, []).findings
+    assert found == ([f"{FILE}::T.test_a {finding}"] if finding else [])
+
+
+# What a batch may ask for
+
+BATCH = """
+batch = "small"
+title = { en = "Small", zh = "小" }
+pair = [{ torch = "2.10.0", torch-npu = "2.10.0", python = "3.11" }]
+upstream.repository = ["trees"]
+test-file = [{ path = "test/a_test.py", limit = 1, expected = { "2.10.0" = 1 } }]
+api = [{ name = "torch.f", kind = "function", does = { en = "f", zh = "f" }, REQUIRE }]
+"""
+
+
+def test_requirements_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.toml"
+    require = (
+        'require = ["test/a_test.py::T.test_a"], require-behaviours = ["normal", "exception=OSError", "a=default"]'
+    )
+    path.write_text(BATCH.replace("REQUIRE", require), encoding="utf-8")
+    (api,) = matrix.load(path).matrix.api
+    assert api.require == ["test/a_test.py::T.test_a"]
+    assert api.require_behaviours == ["normal", "exception=OSError", "a=default"]
+
+
+@pytest.mark.parametrize(
+    ("require", "problem"),
+    [
+        ('require = ["T.test_a"]', "require: 'T.test_a' is not a case such as 'a_test.py::SomeTest.test_it'"),
+        (
+            'require = ["test/a_test.py::T"]',
+            "require: 'test/a_test.py::T' is not a case such as 'a_test.py::SomeTest.test_it'",
+        ),
+        ('require = ["test/b_test.py::T.test_a"]', "require: no such test file; did you mean 'test/a_test.py'?"),
+        ('require = "T"', "require: expected an array, found a string"),
+        *(
+            (
+                f'require-behaviours = ["{wrong}"]',
+                f"require-behaviours: '{wrong}' is nothing like 'normal', 'exception=ValueError', 'client=default' or "
+                "'read=state'",
+            )
+            for wrong in ("fast", "=default", "client=", "client = default", "1=2")
+        ),
+    ],
+)
+def test_a_requirement_that_means_nothing_is_told(tmp_path: Path, require: str, problem: str) -> None:
+    path = tmp_path / "matrix.toml"
+    path.write_text(BATCH.replace("REQUIRE", require), encoding="utf-8")
+    with pytest.raises(ConfigError) as wrong:
+        matrix.load(path)
+    assert wrong.value.problems == (f"matrix.toml: api[torch.f].{problem}",)
+
+
+def test_the_documents_ten_claims_are_required() -> None:
+    apis = matrix.load(ROOT / "matrix.toml").matrix.api
+    claims = {"RunResult": 2, "TimerRequest": 1, "configure": 2, "expires": 3, "acquire": 1, "release": 1}
+    assert {api.name.rpartition(".")[2]: len(api.require) for api in apis} == claims

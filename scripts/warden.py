@@ -214,14 +214,11 @@ class _Below:
 def _kill_all() -> dict[int, str]:
     """Kill everything below this process; returns the names of what was found, by process id."""
     found = list(_running())
-    # By group first: the kernel kills a whole one at once, so that nothing can fork its way out of it.
-    own = os.getpgrp()
-    for group in {group for _, _, group in found} - {own}:
+    # The kernel kills a whole group at once, so that nothing forks its way out of it. A command starts in a session of
+    # its own, so all groups below this process are its.
+    for group in {group for _, _, group in found}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
-    for pid, _, _ in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
     return {pid: name for pid, name, _ in found}
 
 

@@ -422,10 +422,9 @@ def test_shared_memory_in_use_stays(use: str, token: str) -> None:
         [
             sys.executable,
             "-c",
-            "import mmap, sys, time\n"
-            "while True:\n"
-            "    try: stream = open(sys.argv[1], 'r+b'); break\n"
-            "    except OSError: time.sleep(0.01)\n"
+            "import mmap, os, sys, time\n"
+            "while not (os.path.exists(sys.argv[1]) and os.path.getsize(sys.argv[1])): time.sleep(0.01)\n"
+            "stream = open(sys.argv[1], 'r+b')\n"
             "held = mmap.mmap(stream.fileno(), 0) if sys.argv[2] == 'mapped' else stream\n"
             "print(stream.close() if held is not stream else 0, flush=True)\n"
             "time.sleep(3600)",

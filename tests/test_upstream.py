@@ -448,7 +448,7 @@ def test_a_damaged_tree_is_no_substitute_for_an_upstream_that_is_gone(tmp_path: 
     assert blocked.value.code == "upstream-unreachable"
 
 
-@pytest.mark.parametrize("text", ["\udcff\udcfe", "../../../etc", "0" * 40])
+@pytest.mark.parametrize("text", ["\udcff\udcfe", "../../../etc", "\0", "0" * 40])
 def test_a_reference_that_cannot_be_is_asked_for_anew(tmp_path: Path, repository: Repository, text: str) -> None:
     commit = repository.commit({FILE: "1"}, tag="v2.10.0")
     fetch(tmp_path, repository.url)

@@ -34,6 +34,7 @@ from scripts import (
     console,
     difference,
     environment,
+    evidence,
     interrupts,
     matrix,
     patching,
@@ -82,6 +83,7 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
             finished=work.ran,
             progress=work.progress,
         )
+        work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases)
     if not work.tell().is_good:
         session.error(f"pair {pair.name}: {work.told}")
 

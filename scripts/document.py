@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .outcomes import BAD
-from .results import PairResult, Report, Run, State, Verdict
+from .results import ApiEvidence, PairResult, Report, Run, State, Verdict
 from .running import command
 from .wording import Say, say_in
 
@@ -45,7 +45,10 @@ def markdown(report: Report, language: str) -> str:
             for case in column.cases
             if case.outcome.value not in ("passed", "xfailed")
         ],
-        conclusions=list(_conclusions(report, files, say)),
+        conclusions=[*_conclusions(report, files, say), *_evidence_conclusions(report, say)],
+        watched=any(column.evidence for column in report.columns),
+        evidence=evidence_by_column(report),
+        reached={api.name: reached(report, api.name) for api in report.apis},
     )
 
 
@@ -93,7 +96,40 @@ def is_ok(run: Run) -> bool:
     return run.state is State.COMPLETE and not BAD_OUTCOMES & run.outcomes.keys() and not run.broken_fixtures
 
 
+def evidence_by_column(report: Report) -> dict[tuple[str, str], ApiEvidence]:
+    """Return the evidence of each API by column and API; where a result knows nothing of an API, it has none."""
+    found = {
+        (column.label, entry.api): entry
+        for column in report.columns
+        for entry in (column.evidence.apis if column.evidence else ())
+    }
+    every = [(column.label, api.name) for column in report.columns if column.evidence for api in report.apis]
+    return {key: found.get(key, ApiEvidence(api=key[1])) for key in every}
+
+
+def reached(report: Report, api: str) -> list[tuple[list[str], list[str]]]:
+    """Return the passing cases that reached an API, with the pairs in which just these did."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for column in report.columns:
+        for entry in column.evidence.apis if column.evidence else ():
+            if entry.api == api and entry.passing:
+                cases = tuple(sorted(f"{reach.cls}.{reach.name}" for reach in entry.passing))
+                groups.setdefault(cases, []).append(column.label)
+    return [(pairs, list(cases)) for cases, pairs in groups.items()]
+
+
 # Helpers
+
+
+def _evidence_conclusions(report: Report, say: Say) -> Iterable[str]:
+    for api in report.apis:
+        rows = {label: entry for (label, name), entry in evidence_by_column(report).items() if name == api.name}
+        enough = [label for label, entry in rows.items() if entry.passing and not entry.problems]
+        if enough:
+            yield say("evidence.enough", name=api.name, pairs=", ".join(enough))
+        for label, entry in rows.items():
+            if entry.problems:
+                yield say("evidence.not-enough", name=api.name, pair=label, problems="; ".join(entry.problems))
 
 
 def _summary(report: Report, say: Say) -> list[str]:

@@ -16,13 +16,12 @@ from .environment import Environment
 from .matrix import Api, Batch, TestFile
 from .patching import Worktree
 from .preflight import INSIDE, Preflight
-from .results import Case, Outcome, State
+from .results import PROVES, ApiEvidence, Case, Evidence, Outcome, Reach, State
 from .running import MAX_LINE_BYTES, STACK
 
 # What is watched takes longer, and may fail for that alone.
 LIMIT_FACTOR = 2
 ATTEMPTS = 3
-PROVES = {Outcome.PASSED, Outcome.FLAKY}
 Key = tuple[str, str, str]
 
 
@@ -97,52 +96,6 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[str] = []
 
 
-class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """A case that reached an API, with its outcome in the verdict's run, and what it showed of the API."""
-
-    file: str
-    cls: str = msgspec.field(name="class")
-    name: str
-    outcome: Outcome
-    behaviours: list[str]
-    through: list[str]
-    child: bool
-
-
-class ApiEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence of an API: all cases that reached it, and what the passing ones among them showed.
-
-    ``lines`` are the first lines of its statements in ``source``; ``problems`` says what is missing, naming the API.
-    """
-
-    api: str
-    reached: list[Reach] = []
-    source: str = ""
-    lines: list[int] = []
-    executed: list[int] = []
-    behaviours: list[str] = []
-    members: list[str] = []
-    read: list[str] = []
-    problems: list[str] = []
-
-    @property
-    def passing(self) -> list[Reach]:
-        """The cases that prove something."""
-        return [reach for reach in self.reached if reach.outcome in PROVES]
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence of a pair; ``findings`` are what a reader should know of how it was found."""
-
-    apis: list[ApiEvidence] = []
-    findings: list[str] = []
-
-    @property
-    def problems(self) -> list[str]:
-        """What makes a pair hollow: nothing if there is evidence of every API, and all that is required."""
-        return [problem for api in self.apis for problem in api.problems]
-
-
 def watch(
     batch: Batch,
     preflight: Preflight,
@@ -158,6 +111,8 @@ def watch(
     ``fresh``.
     """
     apis = [api.name for api in batch.matrix.api]
+    if not apis:
+        return Watched()
     parts = []
     for file in batch.matrix.test_file:
         proving = {case.key for case in cases if case.file == file.path and case.outcome in PROVES}

@@ -30,6 +30,7 @@ CANN = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
 PYTHON = re.compile(r"3\.(9|[1-9][0-9])(\.[0-9]{1,2})?")
 LIMIT_SECONDS = 86_400
 MOST_CASES = 1_000_000
+MOST_KEPT = 100_000
 TOML_TYPES = {
     dict: "a table",
     list: "an array",
@@ -37,15 +38,15 @@ TOML_TYPES = {
     bool: "a boolean",
     int: "an integer",
     float: "a number",
+    datetime.date: "a date",
 }
 ONE_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\S[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 LONG_WORD = re.compile(r"(\S{80})\S{80,}(\S{20})")
 
-RowType = TypeVar("RowType", bound="Row")
-
-
 CASE = re.compile(r"[^\s.]+(\.[^\s.]+)+( \[\d+\])?")
 BEHAVIOUR = re.compile(r"normal|exception|(?!\d)\w+=(?!\d)\w+")
+
+RowType = TypeVar("RowType", bound="Row")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -384,7 +385,11 @@ def _check_accepted(rows: list[Accepted], names: set[str] | None, paths: set[str
 
 def _check_nightly(nightly: Nightly | None) -> list[str]:
     limits = {"keep": nightly.keep, "days": nightly.days, "free-gib": nightly.free_gib} if nightly else {}
-    return [f"nightly.{key}: {value:g} is less than 1" for key, value in limits.items() if not value >= 1]
+    return [
+        f"nightly.{key}: {value} is not a number from 1 to {MOST_KEPT}"
+        for key, value in limits.items()
+        if not 1 <= value <= MOST_KEPT
+    ]
 
 
 def _check_text(where: str, text: Text | None) -> list[str]:

@@ -129,8 +129,13 @@ def has_failed(run: Run) -> bool:
     return run.state in BAD_STATES or bool(run.broken_fixtures or _counted(run, BAD | {Outcome.NOT_RUN}))
 
 
-def verdict(runs: Sequence[Run], *, blocked: str = "", sample: bool = False) -> tuple[Verdict, str]:
-    """Return the verdict of a pair and its reason. Worst wins, and nothing absent is ever good."""
+def verdict(
+    runs: Sequence[Run], *, blocked: str = "", sample: bool = False, lacks: Sequence[str] = ()
+) -> tuple[Verdict, str]:
+    """Return the verdict of a pair and its reason. Worst wins, and nothing absent is ever good.
+
+    ``lacks`` says what evidence of an API is missing: then the runs prove nothing of it, however well they went.
+    """
     if blocked:
         return Verdict.BLOCKED, blocked
     failed = []
@@ -152,6 +157,8 @@ def verdict(runs: Sequence[Run], *, blocked: str = "", sample: bool = False) -> 
     ]
     if missing or not runs:
         return Verdict.NOT_RUN, "; ".join(missing) or "no test file was run"
+    if lacks:
+        return Verdict.HOLLOW, "; ".join(lacks)
     total = Counter[str]()
     for run in runs:
         total.update(run.outcomes)
@@ -162,7 +169,12 @@ def verdict(runs: Sequence[Run], *, blocked: str = "", sample: bool = False) -> 
 
 def verdict_of(result: PairResult) -> tuple[Verdict, str]:
     """Return the verdict that a result's own records amount to."""
-    return verdict(result.runs, blocked=result.blocked.cause if result.blocked else "", sample=result.is_sample)
+    return verdict(
+        result.runs,
+        blocked=result.blocked.cause if result.blocked else "",
+        sample=result.is_sample,
+        lacks=result.evidence.problems if result.evidence else (),
+    )
 
 
 def guard_effect(guards: GuardReport) -> int:

@@ -24,6 +24,7 @@ from .collecting import Collected
 from .console import Console
 from .environment import Environment
 from .errors import Blocked, Interrupted
+from .evidence import Watched, evidence_of
 from .matrix import Batch, Pair
 from .patching import Worktree
 from .preflight import Preflight
@@ -68,6 +69,7 @@ class Work:
     tree: Tree | None = None
     worktree: Worktree | None = None
     collected: Collected | None = None
+    watched: Watched | None = None
 
     def __init__(self, batch: Batch, pair: Pair, *, reports: Path, venv: Path, options: Options) -> None:
         self.batch = batch
@@ -133,6 +135,12 @@ class Work:
         self.finished[run.file] = run, cases
         self.console.run(run)
 
+    @property
+    def cases(self) -> list[Case]:
+        """The cases of all files that ran, in matrix.toml's order."""
+        files = self.batch.matrix.test_file
+        return [case for file in files for case in self.finished.get(file.path, (None, []))[1]]
+
     def progress(self, progress: Progress) -> None:
         """Say how far a run is."""
         self.console.progress(progress)
@@ -193,7 +201,8 @@ class Work:
             blocked=blocked,
             mismatches=self._mismatches(),
             runs=runs,
-            cases=[case for file in files for case in self.finished.get(file.path, (None, []))[1]],
+            cases=self.cases,
+            evidence=evidence_of(self.watched, self.cases, self.batch.matrix.api) if self.watched else None,
             started=self.started.isoformat(timespec="seconds"),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -307,6 +316,13 @@ def _(value: Collected) -> str:
             )
             told.append(f"{file}: {counts} ({', '.join(guards.names)})")
     return "; ".join(told) or "the same cases on every machine"
+
+
+@describe.register
+def _(value: Watched) -> str:
+    reached = {(touch.api, touch.key) for touch in value.touches}
+    told = [f"{entry.api.rpartition('.')[2]} {sum(api == entry.api for api, _ in reached)}" for entry in value.found]
+    return f"cases that reached an API: {', '.join(told)}" if told else "no API was reached"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -14,7 +14,7 @@ from . import archive, document, history, junit, page, reading, results, storage
 from .errors import Blocked
 from .history import History
 from .matrix import Batch
-from .results import ApiEvidence, PairResult, Report
+from .results import ApiRow, PairResult, Report
 from .wording import LANGUAGES
 
 
@@ -83,7 +83,12 @@ def merge(batch: Batch, columns: list[PairResult]) -> Report:
         batch=batch.matrix.batch,
         columns=columns,
         apis=[
-            ApiEvidence(name=api.name, kind=api.kind.value, does={"en": api.does.en, "zh": api.does.zh}, evidence={})
+            ApiRow(
+                name=api.name,
+                kind=api.kind.value,
+                does={"en": api.does.en, "zh": api.does.zh},
+                evidence={column.label: _evidence(column, api.name) for column in columns if column.evidence},
+            )
             for api in batch.matrix.api
         ],
         reasons={patch.file: {"en": patch.reason.en, "zh": patch.reason.zh} for patch in batch.matrix.patch},
@@ -108,6 +113,12 @@ def labelled(columns: Iterable[PairResult]) -> list[PairResult]:
 
 
 # Helpers
+
+
+def _evidence(column: PairResult, api: str) -> list[str]:
+    """Return the passing cases that were seen to reach an API."""
+    found = [entry for entry in (column.evidence.apis if column.evidence else []) if entry.api == api]
+    return [f"{reach.file}::{reach.cls}.{reach.name}" for entry in found for reach in entry.passing]
 
 
 def _order(column: PairResult) -> tuple[object, ...]:

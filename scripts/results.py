@@ -35,6 +35,10 @@ class Outcome(enum.Enum):
     FLAKY = "flaky"
 
 
+# Outcomes that show something of what a case reached.
+PROVES = {Outcome.PASSED, Outcome.FLAKY}
+
+
 class State(enum.Enum):
     """Of a run: one test file in one pair's venv."""
 
@@ -144,6 +148,52 @@ class Run(Record, frozen=True, kw_only=True):
         return plain if self.log == plain and not {"", ".."} & set(plain.split("/")) else ""
 
 
+class Reach(Record, frozen=True, kw_only=True):
+    """A case that reached an API, with its outcome in the verdict's run, and what it showed of the API."""
+
+    file: str
+    cls: str = msgspec.field(name="class")
+    name: str
+    outcome: Outcome
+    behaviours: list[str]
+    through: list[str]
+    child: bool
+
+
+class ApiEvidence(Record, frozen=True, kw_only=True):
+    """The evidence of an API: all cases that reached it, and what the passing ones among them showed.
+
+    ``lines`` are the first lines of its statements in ``source``; ``problems`` says what is missing, naming the API.
+    """
+
+    api: str
+    reached: list[Reach] = []
+    source: str = ""
+    lines: list[int] = []
+    executed: list[int] = []
+    behaviours: list[str] = []
+    members: list[str] = []
+    read: list[str] = []
+    problems: list[str] = []
+
+    @property
+    def passing(self) -> list[Reach]:
+        """The cases that prove something."""
+        return [reach for reach in self.reached if reach.outcome in PROVES]
+
+
+class Evidence(Record, frozen=True, kw_only=True):
+    """The evidence of a pair; ``findings`` are what a reader should know of how it was found."""
+
+    apis: list[ApiEvidence] = []
+    findings: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """What makes a pair hollow: nothing if there is evidence of every API, and all that is required."""
+        return [problem for api in self.apis for problem in api.problems]
+
+
 class Block(Record, frozen=True, kw_only=True):
     """Why a pair could not be tried; ``code`` is for scripts."""
 
@@ -203,6 +253,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     mismatches: list[str] = []
     runs: list[Run] = []
     cases: list[Case] = []
+    evidence: Evidence | None = None
     started: str | None = None
     finished: str | None = None
     schema: int = SCHEMA_VERSION
@@ -218,8 +269,8 @@ class PairResult(Record, frozen=True, kw_only=True):
         return self.upstream is not None and self.upstream.source == "sample"
 
 
-class ApiEvidence(Record, frozen=True, kw_only=True):
-    """An API of the batch, and by pair what was seen of it."""
+class ApiRow(Record, frozen=True, kw_only=True):
+    """An API of the batch, and by pair the passing cases that were seen to reach it."""
 
     name: str
     kind: str
@@ -234,7 +285,7 @@ class Report(Record, frozen=True, kw_only=True):
     titles: dict[str, str] = {}
     batch: str
     columns: list[PairResult]
-    apis: list[ApiEvidence]
+    apis: list[ApiRow]
     reasons: dict[str, dict[str, str]] = {}
     schema: int = SCHEMA_VERSION
 

@@ -9,14 +9,17 @@ from scripts.environment import Package
 from scripts.patching import PatchRecord
 from scripts.preflight import Cann
 from scripts.results import (
+    ApiEvidence,
     Block,
     Case,
     EnvironmentFacts,
+    Evidence,
     GuardReport,
     Guards,
     Mode,
     Outcome,
     PairResult,
+    Reach,
     Report,
     Run,
     State,
@@ -146,11 +149,39 @@ def column(
         mismatches=[f"the tree is commit {'1' * 40}, the wheel was built from {'2' * 40}"],
         runs=[made for made, _ in runs],
         cases=[case for _, cases in runs for case in cases],
+        evidence=evidence_in(runs) if pair in ("2.6.0", "2.10.0") else None,
         started="2026-01-02T02:30:00+00:00",
         finished="2026-01-02T02:31:00+00:00",
     )
     verdict, reason = outcomes.verdict_of(made)
     return msgspec.structs.replace(made, verdict=verdict, reason=reason)
+
+
+def evidence_in(runs: list[tuple[Run, list[Case]]]) -> Evidence:
+    """Return the evidence of a pair whose cases of the timer's own file reached one API, and no other."""
+    cases = [case for made, cases in runs for case in cases if made.file == TIMER]
+    reached = [
+        Reach(
+            file=case.file,
+            cls=case.cls,
+            name=case.name,
+            outcome=case.outcome,
+            behaviours=["normal"],
+            through=[],
+            child=False,
+        )
+        for case in cases
+    ]
+    api = "torch.distributed.elastic.timer.TimerRequest"
+    seen = ApiEvidence(
+        api=api,
+        reached=reached,
+        source="torch/distributed/elastic/timer/api.py",
+        lines=[20, 21, 25],
+        executed=[20, 21],
+        behaviours=["normal", "read=scope_id"],
+    )
+    return Evidence(apis=[seen])
 
 
 def run(

@@ -337,7 +337,7 @@ def write_batch(
             for path in files
         ],
         "patch": [{"file": path, "pairs": names, "reason": both} for path in patched],
-        "api": [{"name": "torch.version.git_version", "kind": "function", "does": both}],
+        "api": [],
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }
     return _write(folder / "matrix.toml", "".join(f"{key} = {to_toml(value)}\n" for key, value in table.items()))

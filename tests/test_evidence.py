@@ -15,12 +15,12 @@ import pytest
 from scripts import evidence, matrix, storage
 from scripts.environment import Environment
 from scripts.errors import ConfigError
-from scripts.evidence import ApiEvidence, Evidence, Found, How, Touch, Watched
+from scripts.evidence import Found, How, Touch, Watched
 from scripts.matrix import Api, Batch, Kind, Matrix, Text, Upstream
 from scripts.matrix import TestFile as File
 from scripts.patching import Worktree
 from scripts.preflight import Cann, Interpreter, Machine, Preflight
-from scripts.results import Case, Outcome
+from scripts.results import ApiEvidence, Case, Evidence, Outcome
 from tests.conftest import ROOT
 from tests.running_support import pythons
 

@@ -141,7 +141,7 @@ def test_every_text_is_used_and_every_text_that_is_used_exists() -> None:
     code = "\n".join(path.read_text() for path in sources)
     used = set(
         re.findall(
-            r"""["']((?:summary|environment|apis|adaptation|runs|cases|conclusion|provenance|page|export|diff|history)\.[a-z-]+)["']""",
+            r"""["']((?:summary|environment|apis|adaptation|runs|cases|conclusion|provenance|page|export|diff|history|evidence)\.[a-z-]+)["']""",
             code,
         )
     )

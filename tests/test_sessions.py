@@ -72,9 +72,18 @@ def test_what_was_not_run_stands_in_the_report(tmp_path: Path) -> None:
     assert "| 2.9.0 | 2.9.0 | **not run** |" in (user.latest / "report.md").read_text()
 
 
+# An API that no test file of these batches reaches.
+UNREACHED = {
+    "name": "torch.testing._internal.common_utils.run_tests",
+    "kind": "function",
+    "does": {"en": "Runs tests.", "zh": "运行测试。"},
+}
+
+
 @pytest.mark.parametrize(
     ("batch", "verdict", "reason"),
     [
+        (one_file(OK) | {"api": [UNREACHED]}, "hollow", "run_tests: no test file imports it"),
         (one_file(OK.replace("def test_b(self): pass", "def test_b(self): self.fail('b')")), "failed", "1 failed"),
         (one_file(OK.replace("import", "import nothing_of_that_name\nimport", 1)), "failed", "collection-error"),
         (one_file("import unittest\n"), "hollow", "0 tests, 2 expected"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tomllib
 from collections.abc import Callable
@@ -35,15 +36,33 @@ repository = ["trees/v{torch}", "https://example.org/pytorch.git"]
 path = "t/a.py"
 limit = 60
 expected = { "2.9.0" = 1, "2.10.0" = 2 }
-[[patch]]
-file = "t/a.py"
-pairs = ["2.10.0"]
-reason = { en = "A guard hides it.", zh = "被屏蔽。" }
 [[api]]
 name = "torch.f"
 kind = "function"
 does = { en = "Works.", zh = "工作。" }
+# What follows may be missing.
+[[api]]
+name = "torch.C"
+kind = "class"
+does = { en = "Holds.", zh = "保存。" }
+require = ["t/a.py::T.test_a"]
+require-behaviours = ["normal", "exception=OSError"]
+[[patch]]
+file = "t/a.py"
+pairs = ["2.10.0"]
+reason = { en = "A guard hides it.", zh = "被屏蔽。" }
+[[accepted]]
+file = "t/a.py"
+case = "T.test_b"
+reason = "Known."
+expires = 2030-01-31
+pairs = ["2.9.0"]
+[cann]
+set-env = "/usr/local/Ascend/set_env.sh"
+[nightly]
+keep = 7
 """
+REQUIRED = BATCH.partition("# What follows")[0]
 
 
 @pytest.fixture
@@ -69,10 +88,10 @@ def problems(load: Callable[[], object]) -> list[str]:
     return list(caught.value.problems)
 
 
-def swap(old: str, new: str) -> str:
-    """Return BATCH with ``old``, which it has once, replaced by ``new``."""
-    assert BATCH.count(old) == 1
-    return BATCH.replace(old, new)
+def swap(old: str, new: str, text: str = BATCH) -> str:
+    """Return ``text`` with ``old``, which it has once, replaced by ``new``."""
+    assert text.count(old) == 1
+    return text.replace(old, new)
 
 
 def test_the_shipped_batch() -> None:
@@ -90,21 +109,17 @@ def test_the_shipped_batch() -> None:
         assert text.en.isascii() and not text.zh.isascii()
 
 
-def test_pairs_are_ordered_as_versions_are(load: Callable[[str], matrix.Batch]) -> None:
-    assert [pair.name for pair in load(BATCH).pairs] == ["2.9.0", "2.10.0"]
+@pytest.mark.parametrize("text", [BATCH, REQUIRED])
+def test_pairs_are_ordered_as_versions_are(text: str, load: Callable[[str], matrix.Batch]) -> None:
+    assert [pair.name for pair in load(text).pairs] == ["2.9.0", "2.10.0"]
 
 
 KEYS_AND_TYPES = [
     ('batch = "small"', "", "batch: missing"),
     ('batch = "small"', "batch = 3", "batch: expected a string, found an integer"),
-    ('batch = "small"', "batch = 1979-05-27", "batch: expected a string, found a date or time"),
+    ('batch = "small"', "batch = 1979-05-27", "batch: expected a string, found a date"),
     ('batch = "small"', 'Batch = "small"', "Batch: unknown key; did you mean 'batch'?"),
-    (
-        'batch = "small"',
-        'batch = "small"\nretries = 3',
-        "retries: unknown key; known are accepted, api, batch, cann, nightly, pair, patch, test-file, "
-        "test-requirements, title, upstream",
-    ),
+    ("[upstream]", "[upstream]\nxyz = 3", "upstream.xyz: unknown key; known are repository, strict, tag"),
     (
         'title = { en = "A small batch", zh = "小批次" }',
         'title = "A small batch"',
@@ -129,7 +144,10 @@ KEYS_AND_TYPES = [
     ('pairs = ["2.10.0"]', 'pair = "2.10.0"', "patch[t/a.py].pair: unknown key; did you mean 'pairs'?"),
     ('"function"', '"funktion"', "api[torch.f].kind: 'funktion' is none of its values; did you mean 'function'?"),
     ("[upstream]", "[upstream]\nstrikt = true", "upstream.strikt: unknown key; did you mean 'strict'?"),
-    ("[upstream]", "[cann]\nset_env = 'set_env.sh'\n[upstream]", "cann.set_env: unknown key; did you mean 'set-env'?"),
+    ("set-env", "set_env", "cann.set_env: unknown key; did you mean 'set-env'?"),
+    ("2030-01-31", '"2030-01-31"', "accepted[t/a.py].expires: expected a date, found a string"),
+    ("2030-01-31", "2030-01-31T12:00:00", "accepted[t/a.py].expires: expected a date, found a date or time"),
+    ("keep = 7", "keep = 1.5", "nightly.keep: expected an integer, found a number"),
 ]
 MEANING = [
     ('"small"', '"a/b"', "batch: 'a/b' can't name a folder; use letters, digits, dot, dash, underscore"),
@@ -162,11 +180,17 @@ MEANING = [
         "upstream.repository: empty; name a git URL or a folder template",
     ),
     (
+        '"trees/v{torch}"',
+        '"trees/v{torch!r}"',
+        "upstream.repository[1]: 'trees/v{torch!r}' has a placeholder that isn't known; use {torch} or {torch_npu}",
+    ),
+    ("https://example.org/pytorch.git", "-x", "upstream.repository[2]: '-x' is nothing that git could be given"),
+    (
         "https://example.org/pytorch.git",
         "",
         "upstream.repository[2]: '' is nothing that git could be given",
     ),
-    ("[upstream]", "[cann]\nset-env = ''\n[upstream]", "cann.set-env: '' is not the path of a set_env.sh"),
+    ('"/usr/local/Ascend/set_env.sh"', "''", "cann.set-env: '' is not the path of a set_env.sh"),
     (
         'torch-npu = "2.10.0"',
         'torch-npu = "latest"',
@@ -181,6 +205,11 @@ MEANING = [
         'torch-npu = "2.10.0"',
         f'torch-npu = "{"9" * 5000}"',
         f"pair[2.10.0].torch-npu: '{'9' * 79}…{'9' * 19}' is not a version such as '2.10.0' or '2.7.1.post2'",
+    ),
+    (
+        'cann = "8.3.RC1" },',
+        'cann = "8.3.RC1" }, { torch = "2.9.0", torch-npu = "2.9.0.post2", python = "3.11", cann = "8.3.RC1" },',
+        "pair[2.9.0]: stands twice; remove one",
     ),
     ('"8.3.RC1"', '"8"', "pair[2.9.0].cann: '8' is not a version such as '8.5.0' or '8.3.RC1'"),
     ('"3.11" },', '"3.8" },', "pair[2.10.0].python: '3.8' is not a Python version such as '3.11', from 3.9 on"),
@@ -217,10 +246,14 @@ MEANING = [
         "patch[t/a.py].pairs: '2.10.0' has two patches for this file; a file has one",
     ),
     ('["2.10.0"]', "[]", "patch[t/a.py].pairs: empty; name the pairs that the patch is for"),
-    ('file = "t/a.py"', 'file = "t/b.py"', "patch[t/b.py].file: no such test file; did you mean 't/a.py'?"),
     (
-        'file = "t/a.py"',
-        'file = "../a.py"',
+        '[[patch]]\nfile = "t/a.py"',
+        '[[patch]]\nfile = "t/b.py"',
+        "patch[t/b.py].file: no such test file; did you mean 't/a.py'?",
+    ),
+    (
+        '[[patch]]\nfile = "t/a.py"',
+        '[[patch]]\nfile = "../a.py"',
         "patch[../a.py].file: '../a.py' leaves the tree; give it as upstream has it, such as 'test/a_test.py'",
     ),
     ("torch.f", "f", "api[f].name: not a dotted name such as 'torch.distributed.elastic.timer.expires'"),
@@ -229,6 +262,30 @@ MEANING = [
         "[[api]]\nname = 'torch.f'\nkind = 'class'\ndoes = { en = 'a', zh = 'a' }\n[upstream]\n",
         "api[torch.f]: stands twice; an API is listed once",
     ),
+    ("t/a.py::T", "t/b.py::T", "api[torch.C].require: no such test file; did you mean 't/a.py'?"),
+    (
+        "t/a.py::T.test_a",
+        "t/a.py",
+        "api[torch.C].require: 't/a.py' is not a case such as 'a_test.py::SomeTest.test_it'",
+    ),
+    (
+        "exception=OSError",
+        "odd",
+        "api[torch.C].require-behaviours: 'odd' is nothing like 'normal', 'exception=ValueError', 'client=default' or "
+        "'read=state'",
+    ),
+    (
+        '[[accepted]]\nfile = "t/a.py"',
+        '[[accepted]]\nfile = "t/b.py"',
+        "accepted[T.test_b].file: no such test file; did you mean 't/a.py'?",
+    ),
+    ("T.test_b", "test_b", "accepted[test_b].case: 'test_b' is not a case such as 'SomeTest.test_it'"),
+    ("Known.", r"\n", r"accepted[T.test_b].reason: '\n' is not one line of text"),
+    ('pairs = ["2.9.0"]', 'pairs = ["2.9"]', "accepted[T.test_b].pairs: no pair '2.9'; did you mean '2.9.0'?"),
+    ("keep = 7", "keep = 0", "nightly.keep: 0 is not a number from 1 to 100000"),
+    ("keep = 7", "days = 1_000_000_000", "nightly.days: 1000000000 is not a number from 1 to 100000"),
+    ("keep = 7", "free-gib = inf", "nightly.free-gib: inf is not a number from 1 to 100000"),
+    ("keep = 7", "free-gib = nan", "nightly.free-gib: nan is not a number from 1 to 100000"),
 ]
 
 
@@ -260,16 +317,32 @@ NO_PATH = "is not a path as upstream has it"
     ],
 )
 def test_a_path_stays_in_the_tree(path: str, why: str, load: Callable[[str], matrix.Batch]) -> None:
-    [line] = problems(lambda: load(without_patch(swap('path = "t/a.py"', f'path = "{path}"'))))
+    [line] = problems(lambda: load(swap('path = "t/a.py"', f'path = "{path}"', REQUIRED)))
     assert line.startswith("matrix.toml: test-file[")
     assert "].path: " in line
     assert line.endswith(f"{why}, such as 'test/a_test.py'")
 
 
-def without_patch(text: str) -> str:
-    """Return BATCH without its patch."""
-    before, _, after = text.partition("[[patch]]")
-    return f"{before}[[api]]{after.partition('[[api]]')[2]}"
+@pytest.mark.parametrize(
+    ("torch", "what"),
+    [
+        ("2.10.0+cpu", "'2.10.0+cpu' names a build; leave '+…' out, a CPU build is preferred anyway"),
+        ("v2.10.0", "'v2.10.0' is not how releases are named; did you mean '2.10.0'?"),
+        ("2", "'2' is not how releases are named; did you mean '2.0.0'?"),
+        ("2.10RC1", "'2.10RC1' is not how releases are named; did you mean '2.10.0rc1'?"),
+        ("two", "'two' is not a version such as '2.10.0' or '2.7.1.post2'"),
+        ("../2", "'../2' is not a version such as '2.10.0' or '2.7.1.post2'"),
+    ],
+)
+def test_torch_is_a_release(torch: str, what: str, load: Callable[[str], matrix.Batch]) -> None:
+    named = problems(lambda: load(swap('torch = "2.10.0"', f'name = "2.10.0", torch = "{torch}"')))
+    unnamed = problems(lambda: load(swap('torch = "2.10.0"', f'torch = "{torch}"')))
+    assert named[0] == f"matrix.toml: pair[2.10.0].torch: {what}"
+    assert [line for line in unnamed if "pair[" in line] == [f"matrix.toml: pair[{torch}].torch: {what}"]
+
+
+def test_an_empty_name_is_none(load: Callable[[str], matrix.Batch]) -> None:
+    assert load(swap('torch = "2.10.0"', 'name = "", torch = "2.10.0"')).pairs[1].name == "2.10.0"
 
 
 ONE = 'torch = "2.10.0", python = "3.11", torch-npu = "2.10.0"'
@@ -320,9 +393,9 @@ def two_pairs(second: str) -> str:
     """Return a batch of torch 2.10.0 twice, the other keys of the second pair being ``second``."""
     pairs = f"pair = [{{ {ONE} }}, {{ torch = '2.10.0', python = '3.11', {second} }}]"
     names = [row.get("name", "2.10.0") for row in tomllib.loads(pairs)["pair"]]
-    before, _, after = without_patch(BATCH).partition("pair = [")
-    text = f"{before}{pairs}\n[upstream]{after.partition('[upstream]')[2]}"
-    return text.replace('{ "2.9.0" = 1, "2.10.0" = 2 }', to_toml(dict.fromkeys(names, 1)))
+    text = swap('{ "2.9.0" = 1, "2.10.0" = 2 }', to_toml(dict.fromkeys(names, 1)), REQUIRED)
+    before, after = text.partition("pair = [")[0], text.partition("[upstream]")[2]
+    return f"{before}{pairs}\n[upstream]{after}"
 
 
 def test_all_mistakes_are_told_at_once(load: Callable[[str], matrix.Batch]) -> None:
@@ -391,9 +464,8 @@ def test_a_byte_order_mark_is_no_mistake(load: Callable[[str], matrix.Batch]) ->
 
 
 def test_names_cannot_break_a_line(load: Callable[[str], matrix.Batch]) -> None:
-    assert problems(lambda: load(without_patch(swap('"small"', '"small"\n"a\\n\\u001b[31mb\\u2028" = 1')))) == [
-        r"matrix.toml: a\n\x1b[31mb\u2028: unknown key; known are accepted, api, batch, cann, nightly, pair, patch, "
-        "test-file, test-requirements, title, upstream"
+    assert problems(lambda: load(swap('{ en = "A small', '{ "a\\n\\u001b[31mb\\u2028" = 1, en = "A small'))) == [
+        r"matrix.toml: title.a\n\x1b[31mb\u2028: unknown key; known are en, zh"
     ]
 
 
@@ -412,7 +484,7 @@ def test_another_batch_has_its_own_pairs_files_and_patches(tmp_path: Path) -> No
 
 
 def validator() -> jsonschema.Draft202012Validator:
-    """Return what an editor would check a batch with."""
+    """Return what an editor would check a batch with; JSON has dates as texts."""
     schema = matrix.schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
@@ -420,12 +492,17 @@ def validator() -> jsonschema.Draft202012Validator:
 
 @pytest.mark.parametrize("text", [SHIPPED.read_text(encoding="utf-8"), BATCH], ids=["shipped", "small"])
 def test_the_schema_takes_what_load_takes(text: str) -> None:
-    assert not list(validator().iter_errors(tomllib.loads(text)))
+    assert not list(validator().iter_errors(as_json(text)))
 
 
-@pytest.mark.parametrize(("old", "new", "line"), [row for row in KEYS_AND_TYPES if "1979" not in row[1]])
+@pytest.mark.parametrize(("old", "new", "line"), [row for row in KEYS_AND_TYPES if "date" not in row[2]])
 def test_the_schema_refuses_wrong_keys_and_types(old: str, new: str, line: str) -> None:
-    assert list(validator().iter_errors(tomllib.loads(swap(old, new)))), line
+    assert list(validator().iter_errors(as_json(swap(old, new)))), line
+
+
+def as_json(text: str) -> object:
+    """Return a TOML file's data as JSON has it."""
+    return json.loads(json.dumps(tomllib.loads(text), default=str))
 
 
 def usable_or_told(path: Path) -> None:
@@ -496,11 +573,14 @@ def swap_somewhere(value: Any, new: object, dice: random.Random) -> Any:
 def test_any_values_are_usable_or_told(
     tmp_path_factory: pytest.TempPathFactory, values: list[object], dice: random.Random
 ) -> None:
-    data = tomllib.loads(without_patch(BATCH))
+    data = tomllib.loads(BATCH)
     for value in values:
         data = swap_somewhere(data, value, dice)
     table = data if isinstance(data, dict) else {"batch": data}
     path = tmp_path_factory.getbasetemp() / "values.toml"
+    patch = path.parent / "patches/v2.10.0/t/a.py.patch"
+    patch.parent.mkdir(parents=True, exist_ok=True)
+    patch.touch()
     path.write_text("\n".join(f"{to_toml(key)} = {to_toml(value)}" for key, value in table.items()))
     tomllib.loads(path.read_text())
     usable_or_told(path)

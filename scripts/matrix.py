@@ -26,6 +26,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TAKEN = re.compile(r"report\..*|readme\.md", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CANN = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
+# What a template may have in braces.
+PLACEHOLDERS = ("torch", "torch_npu")
 # Older interpreters can't run scripts/inside.
 PYTHON = re.compile(r"3\.(9|[1-9][0-9])(\.[0-9]{1,2})?")
 LIMIT_SECONDS = 86_400
@@ -148,6 +150,20 @@ class Accepted(Row, frozen=True, kw_only=True):
     pairs: list[str] = []
 
 
+class Docs(Row, frozen=True, kw_only=True):
+    """Where Ascend/pytorch's docs say what is supported: of sources, branches and paths, the first that has the page.
+
+    ``path`` may have ``{torch_dashed}`` (2-10-0) and ``{page}`` in it; without ``branch`` it is the repository's own
+    first one. With ``nearest``, the page of the newest older version stands in for one that isn't there, and is named.
+    """
+
+    repository: list[str]
+    path: list[str]
+    page: str
+    branch: list[str] = []
+    nearest: bool = False
+
+
 class Nightly(Row, frozen=True, kw_only=True):
     """Which nights are kept: at most ``keep``, none older than ``days``, fewer while less than ``free-gib`` is free."""
 
@@ -170,6 +186,7 @@ class Matrix(Row, frozen=True, kw_only=True):
     cann: Cann | None = None
     accepted: list[Accepted] = []
     nightly: Nightly = Nightly()
+    docs: Docs | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,6 +381,7 @@ def _check_meaning(data: Mapping[str, Any], root: Path) -> list[str]:
     problems += _check_apis(_rows(Api, data, "api"), paths)
     problems += _check_accepted(_rows(Accepted, data, "accepted"), names, paths)
     problems += _check_nightly(_sound(Nightly, data.get("nightly")))
+    problems += _check_docs(_sound(Docs, data.get("docs")))
     return problems
 
 
@@ -380,6 +398,23 @@ def _check_accepted(rows: list[Accepted], names: set[str] | None, paths: set[str
             problems += [f"{where}.pairs: no pair '{name}'{_suggest(name, names)}" for name in unknown]
         if not ONE_LINE.fullmatch(row.reason):
             problems.append(f"{where}.reason: '{row.reason}' is not one line of text")
+    return problems
+
+
+def _check_docs(docs: Docs | None) -> list[str]:
+    if docs is None:
+        return []
+    lists = {"repository": docs.repository, "branch": docs.branch, "path": docs.path}
+    problems = [f"docs.{key}: empty; name at least one" for key in ("repository", "path") if not lists[key]]
+    for key, templates in lists.items():
+        known = (*PLACEHOLDERS, "torch_dashed", *(["page"] if key == "path" else []))
+        for number, template in enumerate(templates, 1):
+            wrong = _check_template(template, known)
+            if key == "path" and not wrong:
+                wrong = list(filter(None, [_leaves_root(template.format(**dict.fromkeys(known, "x")))]))
+            problems += [f"docs.{key}[{number}]: {problem}" for problem in wrong]
+    if not NAME.fullmatch(docs.page):
+        problems.append(f"docs.page: '{docs.page}' is not a page such as 'torch-distributed-elastic'")
     return problems
 
 
@@ -410,16 +445,17 @@ def _check_upstream(upstream: Upstream | None) -> list[str]:
     return problems + [f"upstream.tag: {problem}" for problem in _check_template(upstream.tag)]
 
 
-def _check_template(template: str) -> list[str]:
+def _check_template(template: str, known: tuple[str, ...] = PLACEHOLDERS) -> list[str]:
     if not ONE_LINE.fullmatch(template) or template.startswith("-"):
         return [f"'{template}' is nothing that git could be given"]
     try:
         fields = list(string.Formatter().parse(template))
     except ValueError as error:
         return [f"'{template}' is not a template: {error}; a brace itself is written twice"]
-    if all(name in (None, "torch", "torch_npu") and not (spec or conversion) for _, name, spec, conversion in fields):
+    if all(name in (None, *known) and not (spec or conversion) for _, name, spec, conversion in fields):
         return []
-    return [f"'{template}' has a placeholder that isn't known; use {{torch}} or {{torch_npu}}"]
+    *others, last = (f"{{{name}}}" for name in known)
+    return [f"'{template}' has a placeholder that isn't known; use {', '.join(others)} or {last}"]
 
 
 def _check_pairs(pairs: list[Pair]) -> list[str]:

@@ -51,7 +51,6 @@ class Bench:
         self.python = Path(sys.executable)
         self.fingerprint = "venv"
         self.cann: Cann | None = None
-        self.env: dict[str, str] = {}
 
     def install(self, files: Mapping[str, str], npu: str = stubs.TORCH_NPU) -> None:
         """Install torch with ``files`` in it (by their path below torch/) and torch_npu with ``npu`` as its module."""
@@ -63,7 +62,8 @@ class Bench:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(self.site)
 
-    def look(self, *names: str, kind: Kind = Kind.CONTEXT_MANAGER) -> ApiReport:
+    def look(self, *names: str, kinds: Mapping[str, Kind] = {}) -> ApiReport:
+        """Return what is said of the APIs; ``kinds`` are those of matrix.toml."""
         both = Text(en="A test.", zh="测试。")
         matrix = Matrix(
             batch="apis",
@@ -71,9 +71,9 @@ class Bench:
             upstream=Upstream(repository=[]),
             pair=[],
             test_file=[],
-            api=[Api(name=name, kind=kind, does=both) for name in names],
+            api=[Api(name=name, kind=kinds.get(name, Kind.CONTEXT_MANAGER), does=both) for name in names],
         )
-        env = {"PATH": os.defpath, "PYTHONPATH": str(self.site), **self.env}
+        env = {"PATH": os.defpath, "PYTHONPATH": str(self.site)}
         preflight = Preflight(
             machine=Machine(os="", machine="", kernel="", glibc="", cores=2, npu_devices=0, cann=self.cann),
             interpreter=Interpreter(path="", version="", implementation="", machine="", libc=""),
@@ -95,9 +95,9 @@ class Bench:
         )
         return apis.look(Batch(path=self.folder / "matrix.toml", matrix=matrix, pairs=()), preflight, environment)
 
-    def see(self, name: str, kind: Kind = Kind.CONTEXT_MANAGER) -> ApiFacts:
+    def see(self, name: str) -> ApiFacts:
         """Return what is said of one API."""
-        report = self.look(name, kind=kind)
+        report = self.look(name)
         assert report.problem == ""
         (facts,) = report.apis
         return facts
@@ -232,14 +232,12 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("source", "kind", "signature", "fields", "members"), KINDS.values(), ids=KINDS.keys())
-def test_kind_signature_fields_and_members_are_told(
-    bench: Bench, source: str, kind: str, signature: str, fields: list[str], members: list[str]
-) -> None:
-    bench.install({"a.py": source})
-    facts = bench.see("torch.a.api")
-    assert (facts.importable, facts.kind, facts.signature) == (True, kind, signature)
-    assert (facts.fields, facts.members) == (fields, members)
+def test_kind_signature_fields_and_members_are_told(bench: Bench) -> None:
+    bench.install({f"a{number}.py": source for number, (source, *_) in enumerate(KINDS.values())})
+    told = zip(KINDS, bench.look(*(f"torch.a{number}.api" for number in range(len(KINDS)))).apis, strict=True)
+    assert {what: (facts.kind, facts.signature, facts.fields, facts.members) for what, facts in told} == {
+        what: row[1:] for what, row in KINDS.items()
+    }
 
 
 def test_the_members_of_an_enumeration_are_its_values(bench: Bench) -> None:
@@ -248,18 +246,7 @@ def test_the_members_of_an_enumeration_are_its_values(bench: Bench) -> None:
     assert bench.see("torch.a.api").members == []
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("torch.a.T.method", "method"),
-        ("torch.a.T.made", "method"),
-        ("torch.a.T.size", "property"),
-        ("torch.a.T.LIMIT", "object"),
-        ("torch.a.T", "class"),
-        ("torch.a", "module"),
-    ],
-)
-def test_what_belongs_to_a_class_is_told_by_its_kind(bench: Bench, name: str, kind: str) -> None:
+def test_what_belongs_to_a_class_is_told_by_its_kind(bench: Bench) -> None:
     source = """\
     class T:
         LIMIT = 1
@@ -270,27 +257,48 @@ def test_what_belongs_to_a_class_is_told_by_its_kind(bench: Bench, name: str, ki
         def size(self): ...
     """
     bench.install({"a.py": source})
-    assert bench.see(name).kind == kind
+    wanted = {
+        "torch.a.T.method": "method",
+        "torch.a.T.made": "method",
+        "torch.a.T.size": "property",
+        "torch.a.T.LIMIT": "object",
+        "torch.a.T": "class",
+        "torch.a": "module",
+    }
+    assert {facts.name: facts.kind for facts in bench.look(*wanted).apis} == wanted
 
 
-@pytest.mark.parametrize(
-    ("source", "said", "problem"),
-    [
-        ("class api: ...", Kind.CLASS, ""),
-        ("class api: ...", Kind.FUNCTION, "it is a class, matrix.toml says function"),
-        ("class api: ...", Kind.CONTEXT_MANAGER, "it is a class, matrix.toml says context-manager"),
-        ("class api:\n def __enter__(self): ...\n def __exit__(self, *_): ...", Kind.CONTEXT_MANAGER, ""),
-        ("import dataclasses\n@dataclasses.dataclass\nclass api: ...", Kind.CLASS, ""),
-        ("def api(): ...", Kind.FUNCTION, ""),
-        ("def api(): ...", Kind.METHOD, "it is a function, matrix.toml says method"),
-        ("def api(): yield", Kind.CONTEXT_MANAGER, "it is a function, matrix.toml says context-manager"),
-        ("import contextlib\n@contextlib.contextmanager\ndef api(): yield", Kind.FUNCTION, ""),
-        ("import contextlib\n@contextlib.asynccontextmanager\nasync def api(): yield", Kind.CONTEXT_MANAGER, ""),
-    ],
-)
-def test_another_kind_than_matrix_toml_says_is_a_problem(bench: Bench, source: str, said: Kind, problem: str) -> None:
-    bench.install({"a.py": source})
-    assert bench.see("torch.a.api", said).problem == problem
+SAID = {
+    "class": ("class api: ...", Kind.CLASS, ""),
+    "class, not function": ("class api: ...", Kind.FUNCTION, "it is a class, matrix.toml says function"),
+    "class that with does not take": (
+        "class api: ...",
+        Kind.CONTEXT_MANAGER,
+        "it is a class, matrix.toml says context-manager",
+    ),
+    "class that with takes": (
+        "class api:\n    def __enter__(self): ...\n    def __exit__(self, *_): ...",
+        Kind.CONTEXT_MANAGER,
+        "",
+    ),
+    "dataclass": ("import dataclasses\n@dataclasses.dataclass\nclass api: ...", Kind.CLASS, ""),
+    "function": ("def api(): ...", Kind.FUNCTION, ""),
+    "function, not method": ("def api(): ...", Kind.METHOD, "it is a function, matrix.toml says method"),
+    "generator": ("def api(): yield", Kind.CONTEXT_MANAGER, "it is a function, matrix.toml says context-manager"),
+    "context manager": ("import contextlib\n@contextlib.contextmanager\ndef api(): yield", Kind.FUNCTION, ""),
+    "asynchronous context manager": (
+        "import contextlib\n@contextlib.asynccontextmanager\nasync def api(): yield",
+        Kind.CONTEXT_MANAGER,
+        "",
+    ),
+}
+
+
+def test_another_kind_than_matrix_toml_says_is_a_problem(bench: Bench) -> None:
+    bench.install({f"a{number}.py": source for number, (source, *_) in enumerate(SAID.values())})
+    kinds = {f"torch.a{number}.api": kind for number, (_, kind, _) in enumerate(SAID.values())}
+    told = zip(SAID, bench.look(*kinds, kinds=kinds).apis, strict=True)
+    assert {what: facts.problem for what, facts in told} == {what: problem for what, (_, _, problem) in SAID.items()}
 
 
 def test_where_an_api_stands_is_where_its_source_is_not_its_public_name(bench: Bench) -> None:

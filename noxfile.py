@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
 from scripts import (
+    apis,
     archive,
     collecting,
     console,
@@ -84,6 +85,7 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
             progress=work.progress,
         )
         work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases)
+        work.stage("described", apis.look, BATCH, ready, built)
     if not work.tell().is_good:
         session.error(f"pair {pair.name}: {work.told}")
 

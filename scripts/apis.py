@@ -79,6 +79,15 @@ class ApiFacts(Seen, frozen=True, kw_only=True):
     record_ok: bool | None = None
     device_modules: list[str] = []
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader should know of it: nothing, if it is what the wheel and matrix.toml say."""
+        found = [self.problem] if self.problem else []
+        if self.record_ok is False:
+            found.append(f"{self.file} is not the file that the wheel's RECORD names")
+        found += [f"replaced by {place}" for place in self.replaced_by]
+        return found + [f"loads the device module {module}" for module in self.device_modules]
+
 
 class ApiReport(msgspec.Struct, frozen=True, kw_only=True):
     """The APIs of a pair; ``problem`` says why nothing is known of them.

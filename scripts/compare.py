@@ -370,6 +370,9 @@ def _facts(column: PairResult) -> dict[str, str]:
         if run.guards:
             told = ", ".join(f"{entry.machine} {entry.unpatched}/{entry.patched}" for entry in run.guards.counts)
             found[f"guards of {run.file}"] = f"{told} {'; '.join(run.guards.names)}".strip()
+    for facts in column.apis.apis if column.apis else ():
+        source = (facts.source_sha256 or "no source")[:12]
+        found[f"API {facts.name}"] = f"{facts.kind} {facts.signature} ({source})" if facts.importable else facts.problem
     for api in column.evidence.apis if column.evidence else ():
         lines = f"{len(api.executed)} of {len(api.lines)} lines"
         found[f"evidence of {api.api}"] = f"{len(api.passing)} cases, {lines}, {', '.join(api.behaviours)}"

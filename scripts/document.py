@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from .apis import Drift, drift
 from .outcomes import BAD
 from .results import ApiEvidence, PairResult, Report, Run, State, Verdict
 from .running import command
@@ -46,6 +47,8 @@ def markdown(report: Report, language: str) -> str:
             if case.outcome.value not in ("passed", "xfailed")
         ],
         conclusions=[*_conclusions(report, files, say), *_evidence_conclusions(report, say)],
+        api_lines=list(_api_lines(report, say)),
+        drift=drift_of(report),
         watched=any(column.evidence for column in report.columns),
         evidence=evidence_by_column(report),
         reached={api.name: reached(report, api.name) for api in report.apis},
@@ -118,7 +121,27 @@ def reached(report: Report, api: str) -> list[tuple[list[str], list[str]]]:
     return [(pairs, list(cases)) for cases, pairs in groups.items()]
 
 
+def drift_of(report: Report) -> list[Drift]:
+    """Return what became of each API over the columns of which anything is known."""
+    return drift({column.label: column.apis.apis for column in report.columns if column.apis and column.apis.apis})
+
+
 # Helpers
+
+
+def _api_lines(report: Report, say: Say) -> Iterable[str]:
+    known = [(column.label, column.apis) for column in report.columns if column.apis and column.apis.apis]
+    for label, found in known:
+        yield say("api.record", label=label, checked=found.checked, differing=len(found.differing))
+        yield say("api.live" if found.live else "api.searched", label=label, searched=found.searched)
+    for name in dict.fromkeys(facts.name for _, found in known for facts in found.apis):
+        rows = [(label, facts) for label, found in known for facts in found.apis if facts.name == name]
+        clean = [label for label, facts in rows if not facts.remarks]
+        if clean:
+            yield say("api.clean", name=name, pairs=", ".join(clean))
+        for label, facts in rows:
+            if facts.remarks:
+                yield say("api.touched", name=name, label=label, what="; ".join(facts.remarks))
 
 
 def _evidence_conclusions(report: Report, say: Say) -> Iterable[str]:

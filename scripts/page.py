@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from . import wording
-from .document import TEMPLATES, evidence_by_column, is_ok, reached
+from .document import TEMPLATES, drift_of, evidence_by_column, is_ok, reached
 from .history import LISTED, History
 from .results import Case, Outcome, Report, Run, State, Verdict
 
@@ -83,6 +83,7 @@ def html(report: Report, logs: Path | None = None, history: History | None = Non
         sections=[*SECTIONS, *([("history", "history.heading")] if history else [])],
         listed=LISTED,
         evidence=evidence_by_column(report),
+        drift=drift_of(report),
         reached={api.name: reached(report, api.name) for api in report.apis},
         bad=bad[:STATIC_ROWS],
         patched=any(run.patch for column in report.columns for run in column.runs),

@@ -19,6 +19,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 import msgspec
 
 from . import interrupts, junit, outcomes, preflight, report, results, storage
+from .apis import ApiReport
 from .bodies import bodies
 from .collecting import Collected
 from .console import Console
@@ -70,6 +71,7 @@ class Work:
     worktree: Worktree | None = None
     collected: Collected | None = None
     watched: Watched | None = None
+    described: ApiReport | None = None
 
     def __init__(self, batch: Batch, pair: Pair, *, reports: Path, venv: Path, options: Options) -> None:
         self.batch = batch
@@ -203,6 +205,7 @@ class Work:
             runs=runs,
             cases=self.cases,
             evidence=evidence_of(self.watched, self.cases, self.batch.matrix.api) if self.watched else None,
+            apis=self.described,
             started=self.started.isoformat(timespec="seconds"),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -251,6 +254,8 @@ class Work:
                     found.append(f"{patch.patch} was made for blob {patch.made_for}, the file is {patch.before}")
                 if patch.already_applied:
                     found.append(f"{patch.patch} was applied to the tree already")
+        for facts in self.described.apis if self.described else ():
+            found += [f"{facts.name}: {what}" for what in facts.remarks]
         return found
 
     def _write(self, result: PairResult) -> None:
@@ -323,6 +328,13 @@ def _(value: Watched) -> str:
     reached = {(touch.api, touch.key) for touch in value.touches}
     told = [f"{entry.api.rpartition('.')[2]} {sum(api == entry.api for api, _ in reached)}" for entry in value.found]
     return f"cases that reached an API: {', '.join(told)}" if told else "no API was reached"
+
+
+@describe.register
+def _(value: ApiReport) -> str:
+    touched = sum(bool(facts.remarks) for facts in value.apis)
+    how = "looked at" if value.live else f"{value.searched} files of torch_npu searched"
+    return value.problem or f"{len(value.apis)} APIs, {touched} touched or not as stated; {how}"
 
 
 class _Parser(argparse.ArgumentParser):

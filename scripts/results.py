@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from . import storage
+from .apis import ApiReport
 from .environment import Environment, Package
 from .errors import Blocked
 from .matrix import Batch, Pair
@@ -254,6 +255,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     runs: list[Run] = []
     cases: list[Case] = []
     evidence: Evidence | None = None
+    apis: ApiReport | None = None
     started: str | None = None
     finished: str | None = None
     schema: int = SCHEMA_VERSION

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from scripts import matrix, outcomes, report, results
+from scripts.apis import ApiFacts, ApiReport
 from scripts.environment import Package
 from scripts.patching import PatchRecord
 from scripts.preflight import Cann
@@ -68,6 +69,33 @@ ENVIRONMENT = EnvironmentFacts(
     handed_to_uv=["index-url = https://mirror.example/simple"],
     venv_reused=True,
 )
+
+
+EXPIRES = ApiFacts(
+    name="torch.distributed.elastic.timer.expires",
+    importable=True,
+    kind="function",
+    context_manager=True,
+    signature="(after, scope=None, client=None)",
+    module="torch.distributed.elastic.timer.api",
+    file="torch/distributed/elastic/timer/api.py",
+    line=252,
+    source_sha256="9" * 64,
+    record_ok=True,
+)
+APIS = {
+    "2.6.0": ApiReport(apis=[EXPIRES], checked=2000, searched=400),
+    "2.10.0": ApiReport(
+        apis=[
+            msgspec.structs.replace(
+                EXPIRES, signature="(after, scope, client=None)", replaced_by=[f"torch_npu/patch.py:3 {HOSTILE}"]
+            )
+        ],
+        checked=2100,
+        differing=["torch/x.py: missing"],
+        live=True,
+    ),
+}
 
 
 def every_verdict(batch: matrix.Batch | None = None) -> Report:
@@ -150,6 +178,7 @@ def column(
         runs=[made for made, _ in runs],
         cases=[case for _, cases in runs for case in cases],
         evidence=evidence_in(runs) if pair in ("2.6.0", "2.10.0") else None,
+        apis=APIS.get(pair),
         started="2026-01-02T02:30:00+00:00",
         finished="2026-01-02T02:31:00+00:00",
     )

@@ -87,13 +87,13 @@ def _keep(order: dict[str, Any], guard_lives: int, shared_before: set[str]) -> N
 def _finish(order: dict[str, Any], ending: dict[str, Any], shared_before: set[str]) -> None:
     _clear_shared_memory(shared_before)
     for path in order["scratch"]:
-        _remove(path)
+        remove(path)
     try:
         print(json.dumps(ending), flush=True)
     except BrokenPipeError:
         # The caller was killed, and nobody else will clean up after it.
         for path in order["orphaned"]:
-            _remove(path)
+            remove(path)
 
 
 def _first_line(source: int) -> bytes:
@@ -302,7 +302,7 @@ class _Log:
             self.handle = -1
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
     """Remove a file, or a folder and all below it, even where a test took the permission away."""
 
     def permit(_function: object, name: str, _error: object) -> None:

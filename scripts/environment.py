@@ -340,13 +340,18 @@ def _contents(venv: Path) -> str:
 def _check_records(venv: Path) -> None:
     """Prove that every installed file is the one that its wheel's RECORD names; raises Blocked.
 
-    uv installs hard links into its cache, so what once wrote to a file in some venv has changed it in all of them.
+    uv installs hard links into its cache, so what once wrote to a file in some venv has changed it in all of them. A
+    wheel's metadata says nothing of this: torch-npu 2.6.0's own METADATA is not what its RECORD names.
     """
     root = site_packages(venv)
     rows = []
     for record in sorted(root.glob("*.dist-info/RECORD")):
         with record.open(encoding="utf-8", newline="") as stream:
-            rows += [(record.parent.name, *row[:2]) for row in csv.reader(stream) if len(row) > 1 and row[1]]
+            rows += [
+                (record.parent.name, *row[:2])
+                for row in csv.reader(stream)
+                if len(row) > 1 and row[1] and not row[0].startswith(f"{record.parent.name}/")
+            ]
 
     def is_damaged(row: tuple[str, str, str]) -> bool:
         algorithm, _, wanted = row[2].partition("=")

@@ -106,8 +106,12 @@ def wheel(
     tag: str = "py3-none-any",
     requires: Iterable[str] = (),
     entry_points: str = "",
+    summary: str = "",
 ) -> Path:
-    """Write a valid wheel of ``files`` (content by path) into the folder ``links`` and return its path."""
+    """Write a valid wheel of ``files`` (content by path) into the folder ``links`` and return its path.
+
+    A ``summary`` is put into its METADATA after RECORD was made, as torch-npu 2.6.0's builders did.
+    """
     distribution = name.replace("-", "_")
     info = f"{distribution}-{version}.dist-info"
     metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
@@ -124,6 +128,7 @@ def wheel(
         for path, text in contents.items()
     ]
     contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]) + "\n"
+    contents[f"{info}/METADATA"] += f"Summary: {summary}\n" if summary else ""
     links.mkdir(parents=True, exist_ok=True)
     path = links / f"{distribution}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:

@@ -492,3 +492,11 @@ def test_the_indexs_password_is_used_and_written_nowhere(
     assert "s3cr3t" not in repr(built)
     ours = [path for root in (pair.venv, storage.cache_root()) for path in root.rglob("*") if path.is_file()]
     assert not [path for path in ours if b"s3cr3t" in path.read_bytes()]
+
+
+def test_a_wheel_whose_metadata_its_builders_changed_is_no_damaged_one(bench: Bench) -> None:
+    """As torch-npu 2.6.0's: its METADATA is not what its own RECORD names."""
+    stubs.torch_wheel(bench.links, "2.10.0+cpu")
+    requires = ["torch==2.10.0+cpu"]
+    stubs.wheel(bench.links, "torch-npu", "2.10.0", {"torch_npu/__init__.py": ""}, requires=requires, summary="changed")
+    assert bench.build().torch_npu == "2.10.0"

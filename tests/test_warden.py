@@ -119,6 +119,11 @@ def test_what_ends_by_itself_in_good_time_is_not_left_behind(token: str) -> None
     assert run("os.fork() or time.sleep(0.1)", token).leftovers == []
 
 
+def test_what_has_ended_unasked_for_is_not_left_behind(token: str) -> None:
+    source = "os.fork() or (subprocess.Popen(['true']), time.sleep(3600))\ntime.sleep(0.2)"
+    assert len(run(source, token).leftovers) == 1
+
+
 def test_a_limit_leaves_time_for_last_words(token: str, tmp_path: Path) -> None:
     source = """
         def speak(*_): print("last words", flush=True)

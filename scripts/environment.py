@@ -143,7 +143,6 @@ def site_packages(venv: Path) -> Path:
 
 def _build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, wanted: str, scope: RunScope) -> _Stamp:
     wheels = _resolve(batch, pair, preflight, scope)
-    (venv / STAMP).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="tnm-") as name:
         lock = Path(name, "pylock.toml")
         lock.write_text(_lock(wheels), encoding="utf-8")

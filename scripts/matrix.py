@@ -462,9 +462,7 @@ def _check_pairs(pairs: list[Pair]) -> list[str]:
     problems: list[str] = []
     for number, pair in enumerate(pairs):
         where = f"pair[{pair.name}]"
-        torch = _check_version(pair.torch)
-        if not torch and "+" in pair.torch:
-            torch = [f"'{pair.torch}' names a build; leave '+…' out, a CPU build is preferred anyway"]
+        torch = _check_torch(pair.torch)
         problems += [f"{where}.torch: {problem}" for problem in torch]
         problems += [f"{where}.torch-npu: {problem}" for problem in _check_version(pair.torch_npu)]
         if pair.cann is not None and not CANN.fullmatch(pair.cann):
@@ -493,6 +491,12 @@ def _check_pairs(pairs: list[Pair]) -> list[str]:
 def _folder(name: str) -> str:
     """Return ``name`` without what nox drops for a venv's folder: '2.10.0' and '2-10-0' share one, 'a' and 'A' too."""
     return re.sub(r"[\W_]+", "-", name.lower()).strip("-")
+
+
+def _check_torch(text: str) -> list[str]:
+    if "+" in text:
+        return [f"'{text}' names a build; leave '+…' out, a CPU build is preferred anyway"]
+    return _check_version(text)
 
 
 def _check_version(text: str) -> list[str]:
@@ -546,7 +550,7 @@ def _check_patches(
     patches: list[Patch], pairs: list[Pair], names: set[str] | None, paths: set[str] | None, root: Path
 ) -> list[str]:
     problems: list[str] = []
-    torch = {pair.name: pair.torch for pair in pairs}
+    torch = {pair.name: pair.torch for pair in pairs if not _check_torch(pair.torch)}
     seen: set[tuple[str, str]] = set()
     for patch in patches:
         where = f"patch[{patch.file}]"
@@ -562,15 +566,13 @@ def _check_patches(
         for name in patch.pairs:
             if names is not None and name not in names:
                 problems.append(f"{where}.pairs: no pair '{name}'{_suggest(name, names)}")
-                continue
-            if (patch.file, name) in seen:
+            elif (patch.file, name) in seen:
                 problems.append(f"{where}.pairs: '{name}' has two patches for this file; a file has one")
-                continue
-            seen.add((patch.file, name))
-            if name in torch and not _check_version(torch[name]):
+            elif name in torch:
                 path = _patch_path(root, torch[name], patch.file)
                 if not os.path.isfile(path):  # noqa: PTH113 (it takes every error for a no)
                     problems.append(f"{where}.pairs: no file {path.relative_to(root)} for '{name}'")
+            seen.add((patch.file, name))
     return problems
 
 

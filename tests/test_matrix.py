@@ -256,6 +256,7 @@ MEANING = [
         '[[patch]]\nfile = "../a.py"',
         "patch[../a.py].file: '../a.py' leaves the tree; give it as upstream has it, such as 'test/a_test.py'",
     ),
+    ("torch.f", "torch.1", "api[torch.1].name: not a dotted name such as 'torch.distributed.elastic.timer.expires'"),
     ("torch.f", "f", "api[f].name: not a dotted name such as 'torch.distributed.elastic.timer.expires'"),
     (
         "[upstream]\n",
@@ -337,8 +338,17 @@ def test_a_path_stays_in_the_tree(path: str, why: str, load: Callable[[str], mat
 def test_torch_is_a_release(torch: str, what: str, load: Callable[[str], matrix.Batch]) -> None:
     named = problems(lambda: load(swap('torch = "2.10.0"', f'name = "2.10.0", torch = "{torch}"')))
     unnamed = problems(lambda: load(swap('torch = "2.10.0"', f'torch = "{torch}"')))
-    assert named[0] == f"matrix.toml: pair[2.10.0].torch: {what}"
+    assert named == [f"matrix.toml: pair[2.10.0].torch: {what}"]
     assert [line for line in unnamed if "pair[" in line] == [f"matrix.toml: pair[{torch}].torch: {what}"]
+
+
+@pytest.mark.parametrize(
+    ("pair", "keys"),
+    [('torch = "1!2.0.0"', ["name"]), ('torch = "two", name = ".."', ["torch", "name"])],
+)
+def test_a_name_is_one_for_a_folder(pair: str, keys: list[str], load: Callable[[str], matrix.Batch]) -> None:
+    lines = problems(lambda: load(swap('torch = "2.10.0"', pair)))
+    assert [line.split("]")[1].split(":")[0] for line in lines if "pair[" in line] == [f".{key}" for key in keys]
 
 
 def test_an_empty_name_is_none(load: Callable[[str], matrix.Batch]) -> None:

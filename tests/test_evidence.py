@@ -105,7 +105,9 @@ class Client(abc.ABC):
     def ratio(self):
         return 1
 
-double = lambda number=1: 2 * number
+def double(number=1):
+    return 2 * number
+
 cached = functools.lru_cache(maxsize=None)(double)
 
 @dataclasses.dataclass
@@ -137,6 +139,10 @@ import gadget
 class Local(gadget.Client):
     def acquire(self, scope):
         return scope
+
+@dataclasses.dataclass
+class Coloured(gadget.Result):
+    colour: str = "blue"
 
 class Channel:
     def __await__(self):
@@ -286,7 +292,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["Client.acquire: normal [gadget_test.GadgetTest.{}.<locals>.Remote]"],
     ),
     "static method": ("Local.plain()", ["Client.plain: normal"]),
-    "lambda": ("gadget.double()", ["cached: normal number=default", "double: normal number=default"]),
+    "cached function": ("gadget.cached()", ["cached: normal number=default", "double: normal number=default"]),
     "import in the middle": ("import gadget.late; gadget.late.call()", ["late.call: normal"]),
     "class method": ("Local.named('a')", ["Client.named: normal"]),
     "property": ("Local().ratio", ["Client.ratio: normal"]),
@@ -317,7 +323,20 @@ CASES: dict[str, tuple[str, list[str]]] = {
         """,
         ["Result: normal read=is_failed read=state [gadget_test.GadgetTest.{}.<locals>.Special]"],
     ),
-    "failed construction": ("self.assertRaises(TypeError, gadget.Result)", []),
+    "construction that is refused": ("self.assertRaises(TypeError, gadget.Result)", []),
+    "construction that fails": (
+        """
+        class Special(gadget.Result):
+            def __setattr__(self, name, value):
+                raise OSError
+        self.assertRaises(OSError, Special, "a")
+        """,
+        ["Result: exception exception=OSError failures=default [gadget_test.GadgetTest.{}.<locals>.Special]"],
+    ),
+    "construction of a subclass that is decorated": (
+        "self.assertEqual('red', Coloured('a', colour='red').colour)",
+        ["Result: normal read=colour [gadget_test.Coloured]"],
+    ),
     "reading": (
         """
         result = gadget.Result("failed", {0: 1})
@@ -568,7 +587,7 @@ def test_every_case_passes_as_if_nobody_watched(version: str) -> None:
         ("fetch", "coroutine that was told", ["for _ in range(retries):", "return retries"]),
         ("Result", "reading by a method", ['return self.state == "failed"']),
         ("Client.acquire", "abstract method", []),
-        ("double", "lambda", ["double = lambda number=1: 2 * number"]),
+        ("cached", "cached function", ["return 2 * number"]),
     ],
 )
 def test_lines_are_those_of_the_api_that_passing_cases_executed(
@@ -670,19 +689,15 @@ assert [place for place in sys.path if os.path.exists(f"{place}/sitecustomize.py
         ("os._exit(3)", "crashed while it was watched: exited with 3 in T.test_a"),
         ("os.kill(os.getpid(), 9)", "crashed while it was watched: ended by SIGKILL in T.test_a"),
         ("time.sleep(60)", "timeout while it was watched: ended at the time limit in T.test_a"),
-        ("Other.named('a')", "a fault of the watcher: started: RuntimeError: no line"),
+        ("class Odd(gadget.Client, metaclass=Meta): pass", "a fault of the watcher: _join: RuntimeError: no line"),
     ],
 )
 def test_what_spoils_watching_is_told_and_what_was_seen_is_kept(bench: Bench, body: str, finding: str) -> None:
     odd = """
-class Meta(type):
+class Meta(type(gadget.Client)):
     @property
     def __mro__(cls):
         raise RuntimeError("no line")
-class Other(metaclass=Meta):
-    @classmethod
-    def named(cls, name):
-        return name
 """
     watched = bench.watch({FILE: calling(f"gadget.configure(1)\n{body}", head=odd)}, limit=1)
     assert watched.findings == [f"{FILE}: {finding}"]

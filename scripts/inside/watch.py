@@ -6,12 +6,16 @@ ORDER is a JSON file: ``apis`` (dotted names), ``touches`` (where the lines go) 
 Python processes that a test starts do the same: a folder below ``scratch`` is on their PYTHONPATH, in which this very
 file is called sitecustomize.py.
 
-What is watched keeps its identity. Calls and lines are seen from outside, by sys.monitoring or, before Python 3.12, by
-a trace function; only a class gets a ``__getattribute__`` that notes what is read of its instances.
+What is watched keeps its identity: functions and classes stay the objects that they are. Calls and lines are seen by
+sys.monitoring or, before Python 3.12, by probes in the code of the functions. (A trace or profile function makes all
+code several times slower there, which is enough to let timers of tests run out.) Classes get special methods that note
+what is made and read of them.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import contextlib
 import functools
 import importlib
@@ -22,10 +26,12 @@ import sys
 import threading
 import types
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 ORDER, CASE = "TNM_WATCH", "TNM_WATCH_CASE"
-MAKES, ENTERS, LEAVES = ("__init__", "__new__"), ("__enter__", "__aenter__"), ("__exit__", "__aexit__")
+# What it means that a method of a class runs.
+MEANINGS = {"__enter__": "enter", "__aenter__": "enter", "__exit__": "exit", "__aexit__": "exit"}
+PROBE = "__watch__"
 MOST_DECORATORS = 20
 
 # Tests put mocks in the place of what they like; watching works with what was there before.
@@ -42,6 +48,7 @@ class Api:
     def __init__(self, name: str) -> None:
         self.name = name
         self.found: Any = None
+        self.is_seen = False
         self.parameters: Dict[str, Any] = {}
 
 
@@ -74,15 +81,6 @@ class Role:
             if function is not None and function.__code__ is frame.f_code:
                 return "" if any(cls is base for base in owner.__mro__) else full_name(cls)
         return None
-
-
-class Call:
-    """A call that has not ended: what it is of, and the last exception that was seen in it."""
-
-    def __init__(self, meanings: List[Tuple[Role, str]]) -> None:
-        self.meanings = meanings
-        self.error = ""
-        self.is_fresh = False
 
 
 class Touches:
@@ -187,14 +185,14 @@ class Watcher:
         self.touch = Touches(content["touches"], content["scratch"])
         self.apis = [Api(name) for name in content["apis"]]
         self.modules = {name for api in self.apis for name in prefixes(api.name)}
-        # By the identity of the code, which is kept alive for that; and by name, for what overrides.
-        self.codes: Dict[int, List[Role]] = {}
-        self.names: Dict[str, List[Role]] = {}
+        # By the identity of code, or of the frame that runs it.
+        self.roles: Dict[int, List[Role]] = {}
         self.lines: Dict[int, List[Api]] = {}
-        self.known: Dict[int, types.CodeType] = {}
-        self.calls: Dict[int, Call] = {}
         self.defaults: Dict[int, Dict[str, Any]] = {}
-        self.eyes = Monitoring(self) if sys.version_info >= (3, 12) else Tracing(self)
+        self.calls: Dict[int, List[Tuple[Role, str]]] = {}
+        self.followed: List[Role] = []
+        self.hooks: List[Any] = []
+        self.eyes = Monitoring(self) if sys.version_info >= (3, 12) else Probes(self)
 
     def install(self) -> None:
         """Wait for the modules of the APIs."""
@@ -206,89 +204,137 @@ class Watcher:
         for api in self.apis:
             if again or api.found is None:
                 self._find(api)
+        for role in self.followed:
+            # A decorator may have given a class a method after it was made.
+            self._join_all(role)
 
     @guarded
     def _find(self, api: Api) -> None:
         found, owner = look_up(api.name)
-        if found is not None and found is not api.found:
-            api.found = found
-            codes = self._watch(api, found, owner)
-            self.touch.write(api=api.name, how="found", **describe(api, found, codes))
-            self.eyes.open(self.known.values())
-
-    def _watch(self, api: Api, found: Any, owner: Optional[type]) -> List[types.CodeType]:
-        """Register the code of an API; returns that of which lines are counted."""
+        if found is None or found is api.found:
+            return
+        api.found = found
         if isinstance(found, type):
-            for what, names in (("make", MAKES), ("enter", ENTERS), ("exit", LEAVES)):
-                for name in names:
-                    values = [vars(cls).get(name) for cls in found.__mro__]
-                    self._register(Role(api, what, name, found), values)
-            observe(found, functools.partial(self.touch, api))
-            functions = [function_of(value) for value in vars(found).values()]
-            file = getattr(sys.modules.get(found.__module__), "__file__", None)
-            own = [function.__code__ for function in functions if function]
-            own = [code for code in own if code.co_filename == file]
+            own = self._watch_class(api, found)
         else:
             name = api.name.rpartition(".")[2]
-            self._register(Role(api, "call", name, None if isinstance(found, staticmethod) else owner), [found])
+            role = Role(api, "call", name, None if isinstance(found, staticmethod) else owner)
             function = function_of(found)
-            own = [function.__code__] if function else []
-        for code in own:
+            own = [function] if function and self._register(role, function, own=True) else []
+            if role.owner is not None:
+                self._follow(role)
+        codes = [code for code in map(self.eyes.prepare, own) if code]
+        for code in codes:
             for part in with_nested(code):
                 self.lines.setdefault(id(part), []).append(api)
-                self.known[id(part)] = part
-        return own
+        self.touch.write(api=api.name, how="found", **describe(api, found, codes))
 
-    def _register(self, role: Role, values: Sequence[Any]) -> None:
-        for value in values:
-            function = function_of(value)
-            if function is not None:
-                code = function.__code__
-                self.codes.setdefault(id(code), []).append(role)
-                self.known[id(code)] = code
-                if role.what in ("make", "call"):
-                    self.defaults[id(code)] = defaults_of(function)
-                    role.api.parameters.update(self.defaults[id(code)])
-        if role.owner is not None:
-            self.names.setdefault(role.name, []).append(role)
+    def _watch_class(self, api: Api, cls: type) -> List[types.FunctionType]:
+        """Watch a class; returns those of its methods that stand in its own file."""
+        for name, what in MEANINGS.items():
+            self._follow(Role(api, what, name, cls))
+        self._follow(Role(api, "make", "__init__", cls))
+        api.is_seen = observe(cls, functools.partial(self.touch, api, "read"))
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        functions = map(function_of, vars(cls).values())
+        return [function for function in functions if function and function.__code__.co_filename == file]
 
-    def concerns(self, code: types.CodeType) -> bool:
-        """Return whether code may be an API's or one that overrides it."""
-        return id(code) in self.known or code.co_name in self.names
+    def _follow(self, role: Role) -> None:
+        """Watch what a class has by the name of a role, and what classes below it have in its place."""
+        self.followed.append(role)
+        self._join_all(role)
+        follow(role.owner, lambda cls: self._join(role, cls))
+
+    def _join_all(self, role: Role) -> None:
+        waiting = [role.owner]
+        while waiting:
+            cls: Any = waiting.pop()
+            waiting += type.__subclasses__(cls)
+            self._join(role, cls)
+
+    @guarded
+    def _join(self, role: Role, cls: type) -> None:
+        if role.what != "make":
+            for base in cls.__mro__:
+                function = function_of(vars(base).get(role.name))
+                if function is not None:
+                    self._register(role, function)
+            return
+        make = attribute(cls, role.name)
+        if not any(make is hook for hook in self.hooks):
+            function = function_of(make)
+            if function is None or not self._register(role, function, own=cls is role.owner):
+                self._hook(role, cls)
+
+    def _register(self, role: Role, function: types.FunctionType, own: bool = False) -> bool:
+        code = self.eyes.prepare(function)
+        if code is None:
+            return False
+        roles = self.roles.setdefault(id(code), [])
+        if role not in roles:
+            roles.append(role)
+        if own:
+            self.defaults[id(code)] = defaults_of(function)
+            role.api.parameters.update(self.defaults[id(code)])
+        return True
+
+    def _hook(self, role: Role, cls: Any) -> None:
+        """Give a class an ``__init__`` that notes what is made, where what makes it can't be watched."""
+        make = cls.__init__
+        takes_none = make is object.__init__ and cls.__new__ is not object.__new__
+        told = function_of(cls.__new__ if takes_none else make)
+        names = told.__code__.co_varnames[1 : told.__code__.co_argcount] if told else ()
+        defaults = defaults_of(told) if told and cls is role.owner else {}
+        role.api.parameters.update(defaults)
+
+        def note(made: Any, given: Dict[str, Any], how: str, error: str = "") -> None:
+            through = "" if type(made) is role.owner else full_name(type(made))
+            self.touch(role.api, how, error, through)
+            for name, default in defaults.items():
+                self.touch(role.api, "default" if given.get(name, default) is default else "explicit", name)
+
+        @functools.wraps(make)
+        def __init__(self: Any, *arguments: Any, **settings: Any) -> None:  # noqa: N807
+            given = {**dict(zip(names, arguments)), **settings}  # noqa: B905 (Python 3.9 has no strict)
+            try:
+                make(self, *(() if takes_none else arguments), **({} if takes_none else settings))
+            except BaseException as error:
+                # What doesn't take these arguments never ran.
+                if error.__traceback__ and error.__traceback__.tb_next:
+                    note(self, given, "raised", type(error).__name__)
+                raise
+            note(self, given, "constructed")
+
+        with contextlib.suppress(TypeError):  # a class that is written in C
+            type.__setattr__(cls, "__init__", __init__)
+            self.hooks.append(__init__)
 
     @guarded
     def started(self, frame: types.FrameType) -> None:
         """Note that a call begins."""
         code = frame.f_code
         meanings = []
-        by_code = self.codes.get(id(code), ())
-        for role in dict.fromkeys((*by_code, *self.names.get(code.co_name, ()))):
+        for role in self.roles.get(id(code), ()):
             through = role.through(frame)
             if through is not None:
                 meanings.append((role, through))
-        if not meanings:
-            # Another call may have had this very address.
-            self.calls.pop(id(frame), None)
-            return
-        self.calls[id(frame)] = Call(meanings)
-        arguments = frame.f_locals
+        # Even if there are none: another call may have had this very address.
+        self.calls[id(frame)] = meanings
+        arguments = frame.f_locals if meanings else {}
         for role, through in meanings:
             if role.what in ("call", "enter"):
                 self.touch(role.api, "entered", through=through)
-            if role in by_code:
-                for name, default in self.defaults.get(id(code), {}).items():
-                    if name in arguments:
-                        self.touch(role.api, "default" if arguments[name] is default else "explicit", name)
+            for name, default in self.defaults.get(id(code), {}).items():
+                given = arguments.get(name, default)
+                self.touch(role.api, "default" if given is default else "explicit", name)
 
     @guarded
     def ended(self, frame: types.FrameType, error: str = "") -> None:
         """Note that a call has returned, or was left by an exception."""
-        call = self.calls.pop(id(frame), None)
-        for role, through in call.meanings if call else ():
-            if role.what == "exit" and not error:
-                error = exception_handed_to(frame)
-            if error:
-                self.touch(role.api, "raised", error, through)
+        for role, through in self.calls.pop(id(frame), ()):
+            handed = exception_handed_to(frame) if role.what == "exit" and not error else error
+            if handed:
+                self.touch(role.api, "raised", handed, through)
             elif role.what == "make":
                 self.touch(role.api, "constructed", through=through)
             elif role.what != "enter":
@@ -302,130 +348,129 @@ class Watcher:
 
 
 class Monitoring:
-    """Sees calls and lines by sys.monitoring: code that is none of ours is asked about once, and never again."""
+    """Sees calls and lines by sys.monitoring, of chosen code alone."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
-        self.tool = -1
-
-    def open(self, codes: Iterable[types.CodeType]) -> None:
-        """Watch ``codes``, and whatever else concerns the watcher."""
-        if sys.version_info < (3, 12):
-            return
-        monitoring = sys.monitoring
-        events = monitoring.events
-        if self.tool < 0:
+        self.prepared: Dict[int, types.CodeType] = {}
+        if sys.version_info >= (3, 12):
+            monitoring = sys.monitoring
+            events = monitoring.events
             self.tool = next(tool for tool in (4, 3, 2, 1, 0) if monitoring.get_tool(tool) is None)
             monitoring.use_tool_id(self.tool, "watch")
             monitoring.register_callback(self.tool, events.PY_START, self._start)
             monitoring.register_callback(self.tool, events.PY_RETURN, self._return)
             monitoring.register_callback(self.tool, events.PY_UNWIND, self._unwind)
-            monitoring.register_callback(self.tool, events.LINE, self.watcher.line)
+            monitoring.register_callback(self.tool, events.LINE, watcher.line)
+
+    def prepare(self, function: types.FunctionType) -> Optional[types.CodeType]:
+        """Watch a function from now on; returns its code."""
+        code = function.__code__
+        if sys.version_info >= (3, 12) and id(code) not in self.prepared:
+            events = sys.monitoring.events
+            for part in with_nested(code):
+                sys.monitoring.set_local_events(self.tool, part, events.PY_START | events.PY_RETURN | events.LINE)
+            self.prepared[id(code)] = code
             # An exception that leaves a frame can't be had for chosen code alone.
-            monitoring.set_events(self.tool, events.PY_START | events.PY_UNWIND)
-        for code in codes:
-            monitoring.set_local_events(self.tool, code, events.PY_RETURN | events.LINE)
-        monitoring.restart_events()
+            sys.monitoring.set_events(self.tool, events.PY_UNWIND)
+        return code
 
-    def resume(self) -> None:
-        """See to it that a thread is watched: all are."""
-
-    def _start(self, code: types.CodeType, _offset: int) -> Any:
-        if sys.version_info < (3, 12):
-            return None
-        if not self.watcher.concerns(code):
-            return sys.monitoring.DISABLE
+    def _start(self, _code: types.CodeType, _offset: int) -> None:
         self.watcher.started(_frame(1))
-        if id(_frame(1)) in self.watcher.calls and not sys.monitoring.get_local_events(self.tool, code):
-            sys.monitoring.set_local_events(self.tool, code, sys.monitoring.events.PY_RETURN)
-        return None
 
     def _return(self, _code: types.CodeType, _offset: int, _value: object) -> None:
         self.watcher.ended(_frame(1))
 
     def _unwind(self, code: types.CodeType, _offset: int, error: BaseException) -> None:
-        if self.watcher.concerns(code):
+        if id(code) in self.prepared:
             self.watcher.ended(_frame(1), type(error).__name__)
 
 
-class Tracing:
-    """Sees calls and lines by a trace function (not by a profile function, which is called for C functions as well)."""
+class Probes:
+    """Sees calls and lines by probes that are compiled into functions: the function stays, its code is another."""
 
     def __init__(self, watcher: Watcher) -> None:
-        import opcode
-
         self.watcher = watcher
-        self.trace = self._tracer()
-        self.beginning: Set[int] = set()
-        self.is_open = False
-        codes = opcode.opmap
-        self.start_of_code = codes.get("RESUME")
-        self.returns, self.yields = codes["RETURN_VALUE"], codes["YIELD_VALUE"]
-        self.delegates = bytes([codes["YIELD_FROM"]]) if "YIELD_FROM" in codes else None
+        self.files: Dict[str, Dict[Tuple[str, int], Tuple[types.CodeType, types.CodeType]]] = {}
+        self.prepared: Dict[int, types.CodeType] = {}
+        setattr(builtins, PROBE, self._probe)
 
-    def open(self, _codes: Iterable[types.CodeType]) -> None:
-        """Watch this thread, and all that are started from now on; what is done outside of cases is not slowed down."""
-        self.is_open = True
-        threading.settrace(self.trace)
-        if self.watcher.touch.case is not None:
-            self.resume()
+    def prepare(self, function: types.FunctionType) -> Optional[types.CodeType]:
+        """Watch a function from now on; returns its code, or None if its source can't be had."""
+        code = function.__code__
+        if id(code) not in self.prepared:
+            if code.co_filename not in self.files:
+                self.files[code.co_filename] = self._compile(code.co_filename)
+            plain, probed = self.files[code.co_filename].get((code.co_name, code.co_firstlineno), (None, None))
+            if plain is None or probed is None or plain.co_code != code.co_code:
+                return None
+            function.__code__ = probed
+        return function.__code__
 
-    def resume(self) -> None:
-        """See to it that this thread is watched."""
-        if self.is_open:
-            sys.settrace(self.trace)
+    def _compile(self, file: str) -> Dict[Tuple[str, int], Tuple[types.CodeType, types.CodeType]]:
+        """Return the code of all functions of a file, by name and line: as it is, and with probes."""
+        try:
+            with open(file, "rb") as stream:
+                source = stream.read()
+            plain = compile(source, file, "exec", dont_inherit=True)
+            tree = Prober().visit(ast.parse(source))
+            probed = compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
+        except (OSError, SyntaxError, ValueError):
+            return {}
+        self.prepared.update((id(code), code) for code in with_nested(probed))
+        by_place = {(code.co_name, code.co_firstlineno): code for code in with_nested(probed)}
+        return {
+            (code.co_name, code.co_firstlineno): (code, by_place[code.co_name, code.co_firstlineno])
+            for code in with_nested(plain)
+        }
 
-    def _tracer(self) -> Callable[..., Any]:
-        # Called for every call in the process.
-        known, names = self.watcher.known, self.watcher.names
+    def _probe(self, what: str, line: int = 0) -> None:
+        frame = _frame(1)
+        if what == "line":
+            self.watcher.line(frame.f_code, line)
+        elif what == "start":
+            self.watcher.started(frame)
+        else:
+            # By an exception a function is left twice, of which the first counts.
+            self.watcher.ended(frame, sys.exc_info()[0].__name__ if what == "raise" else "")  # type: ignore[union-attr]
 
-        def trace(frame: types.FrameType, _event: str, _arg: Any) -> Optional[Callable[..., Any]]:
-            code = frame.f_code
-            return self._called(frame) if id(code) in known or code.co_name in names else None
 
-        return trace
+class Prober(ast.NodeTransformer):
+    """Puts a probe before every statement of every function, and where the function begins and ends."""
 
-    def _called(self, frame: types.FrameType) -> Callable[..., Any]:
-        if self._is_start(frame):
-            # It begins with its first line; a coroutine that is closed before that has none.
-            self.beginning.add(id(frame))
-        call = self.watcher.calls.get(id(frame))
-        if call:
-            call.is_fresh = False
-        return self._local
+    depth = 0
 
-    def _local(self, frame: types.FrameType, event: str, arg: Any) -> Callable[..., Any]:
-        if id(frame) in self.beginning:
-            self.beginning.discard(id(frame))
-            if event == "line":
-                self.watcher.started(frame)
-        if event == "line":
-            self.watcher.line(frame.f_code, frame.f_lineno)
-        call = self.watcher.calls.get(id(frame))
-        if call:
-            if event == "exception":
-                call.error = arg[0].__name__
-            elif event == "return" and not self._is_pause(frame, call):
-                is_return = frame.f_code.co_code[frame.f_lasti] == self.returns
-                self.watcher.ended(frame, "" if is_return else call.error)
-            call.is_fresh = event == "exception"
-        return self._local
+    def visit(self, node: ast.AST) -> Any:
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        self.depth += is_function
+        self.generic_visit(node)
+        self.depth -= is_function
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.body = self._between_probes(node.body)
+        if self.depth and isinstance(node, ast.stmt) and leaves_a_trace(node):
+            return [probe(node, "line", first_line(node)), node]
+        return node
 
-    def _is_start(self, frame: types.FrameType) -> bool:
-        """Return whether a call begins: a generator that goes on is announced as a call as well."""
-        if self.start_of_code is None:
-            return frame.f_lasti < 0
-        opcode, argument = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
-        return opcode == self.start_of_code and argument == 0
+    def _between_probes(self, body: List[Any]) -> List[Any]:
+        is_documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+        head, rest = body[:is_documented], body[is_documented:]
+        place = body[0]
+        reraise = [probe(place, "raise"), ast.copy_location(ast.Raise(exc=None, cause=None), place)]
+        handler = ast.ExceptHandler(type=None, name=None, body=reraise)
+        watched = ast.Try(
+            body=rest or [ast.Pass()],
+            handlers=[ast.copy_location(handler, place)],
+            orelse=[],
+            finalbody=[probe(place, "end")],
+        )
+        return [*head, probe(place, "start"), ast.copy_location(watched, place)]
 
-    def _is_pause(self, frame: types.FrameType, call: Call) -> bool:
-        """Return whether a generator or coroutine only yields: that is announced as a return."""
-        code, last = frame.f_code.co_code, frame.f_lasti
-        if call.is_fresh:
-            # What is thrown into a generator comes out where it yields.
-            return False
-        # While it delegates to another, the last instruction is the one before YIELD_FROM, which will be done again.
-        return code[last] == self.yields or code[last + 2 : last + 3] == self.delegates
+
+def probe(place: Any, *arguments: Any) -> ast.stmt:
+    call = ast.Call(
+        func=ast.Name(id=PROBE, ctx=ast.Load()), args=[ast.Constant(value=value) for value in arguments], keywords=[]
+    )
+    return ast.copy_location(ast.Expr(value=call), place)
 
 
 class Finder:
@@ -549,31 +594,39 @@ def full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def observe(cls: Any, touch: Callable[..., None]) -> None:
-    """Have it noted what is read of the class's instances, and that they are made if no Python code does that."""
-    read, make = cls.__getattribute__, cls.__init__
-    takes_none = make is object.__init__ and cls.__new__ is not object.__new__
+def observe(cls: Any, read: Callable[[str], None]) -> bool:
+    """Have ``read`` called with the name of every public member that is read of an instance, if that can be."""
+    original = cls.__getattribute__
 
-    @functools.wraps(read)
+    @functools.wraps(original)
     def __getattribute__(self: Any, name: str) -> Any:  # noqa: N807
-        value = read(self, name)
+        value = original(self, name)
         if name[:1] != "_":
             with contextlib.suppress(RecursionError):
-                touch("read", name)
+                read(name)
         return value
 
-    @functools.wraps(make)
-    def __init__(self: Any, *arguments: Any, **settings: Any) -> None:  # noqa: N807
-        if takes_none:
-            make(self)
+    try:
+        type.__setattr__(cls, "__getattribute__", __getattribute__)
+    except TypeError:
+        # A class that is written in C.
+        return False
+    return True
+
+
+def follow(owner: Any, join: Callable[[type], None]) -> None:
+    """Have ``join`` called with every class that is made below ``owner``."""
+    own = vars(owner).get("__init_subclass__")
+
+    def __init_subclass__(cls: Any, /, **settings: Any) -> None:  # noqa: N807
+        if own is None:
+            super(owner, cls).__init_subclass__(**settings)
         else:
-            make(self, *arguments, **settings)
-        touch("constructed", through="" if type(self) is cls else full_name(type(self)))
+            own.__get__(None, cls)(**settings)
+        join(cls)
 
     with contextlib.suppress(TypeError):  # a class that is written in C
-        type.__setattr__(cls, "__getattribute__", __getattribute__)
-        if not any(function_of(vars(base).get(name)) for base in cls.__mro__ for name in MAKES):
-            type.__setattr__(cls, "__init__", __init__)
+        type.__setattr__(owner, "__init_subclass__", classmethod(__init_subclass__))
 
 
 def describe(api: Api, found: Any, codes: Sequence[types.CodeType]) -> Dict[str, Any]:
@@ -588,14 +641,12 @@ def describe(api: Api, found: Any, codes: Sequence[types.CodeType]) -> Dict[str,
         "statements": statements(file, {code.co_firstlineno for code in codes}) if file else [],
         "members": sorted(name for name in members if name[:1] != "_"),
         "parameters": sorted(api.parameters),
-        "watched": bool(codes or isinstance(found, type)),
+        "watched": bool(codes) or api.is_seen,
     }
 
 
 def statements(file: str, starts: Any) -> List[Tuple[int, int]]:
     """Return the first and last line of every statement in the functions that start in these lines."""
-    import ast
-
     try:
         with open(file, "rb") as stream:
             tree = ast.parse(stream.read())
@@ -610,8 +661,6 @@ def statements(file: str, starts: Any) -> List[Tuple[int, int]]:
                     later = [line for line in below if line > first_line(statement)]
                     last = min(later) - 1 if later else statement.end_lineno or statement.lineno
                     found.add((first_line(statement), last))
-        elif isinstance(node, ast.Lambda) and node.lineno in starts:
-            found.add((node.body.lineno, node.body.end_lineno or node.body.lineno))
     return sorted(found)
 
 
@@ -619,10 +668,8 @@ def first_line(node: Any) -> int:
     return int(min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))]))
 
 
-def leaves_a_trace(statement: Any) -> bool:
+def leaves_a_trace(statement: ast.stmt) -> bool:
     """Return whether Python makes code for a statement: it makes none for docstrings and declarations."""
-    import ast
-
     is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return not is_constant and not isinstance(statement, (ast.Global, ast.Nonlocal))
 
@@ -643,7 +690,6 @@ def after_fork(watcher: Watcher, is_fork_server: bool) -> None:
         _environ[CASE] = _encode(touch.case)
     else:
         touch.inherit(touch.of_thread())
-    watcher.eyes.resume()
 
 
 def join() -> None:
@@ -690,7 +736,6 @@ def main() -> None:
                 case = tuple(fields["case"])
                 turns[case] = turns.get(case, 0) + 1
                 watcher.find(again=False)
-                watcher.eyes.resume()
                 touch.begin(case if turns[case] == 1 else (case[0], f"{case[1]} [{turns[case]}]"))
             super().__call__(event, **fields)
             if _getpid() == own and event == "stop":

@@ -36,6 +36,7 @@ APIS = {
     "gadget.Client.named": Kind.METHOD,
     "gadget.Client.ratio": Kind.METHOD,
     "gadget.Client.plain": Kind.METHOD,
+    "gadget.odd": Kind.FUNCTION,
     "gadget.double": Kind.FUNCTION,
     "gadget.cached": Kind.FUNCTION,
     "gadget.late.call": Kind.FUNCTION,
@@ -105,6 +106,30 @@ class Client(abc.ABC):
     def ratio(self):
         return 1
 
+def odd(number, *, step=1):
+    "Has statements of many kinds."
+    total = 0
+    def add(to_add):
+        nonlocal total
+        if to_add < 0: raise ValueError
+        elif to_add == 0:
+            return "nothing"
+        else:
+            total += (
+                to_add
+            )
+    class Inner:
+        """Stands inside."""
+        kept = step
+        def get(self): return super().__hash__() and self.kept
+    for each in range(number): add(each)
+    while total > 100:
+        total -= 1
+    else:
+        total += 0
+    assert total, [other for other in range(2)]
+    return total, Inner().get()
+
 def double(number=1):
     return 2 * number
 
@@ -132,7 +157,7 @@ class GadgetError(Exception):
 # What every case below stands behind.
 HEAD = """\
 import asyncio, copy, dataclasses, functools, inspect, multiprocessing, os, pickle, signal, subprocess, sys, threading
-import unittest, weakref
+import traceback, unittest, weakref
 from unittest import mock
 import gadget
 
@@ -196,6 +221,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "both ways": (
         "gadget.configure(1); self.assertRaises(ValueError, gadget.configure, 'bad')",
         ["configure: exception exception=ValueError normal"],
+    ),
+    "function of many kinds of statements": (
+        "self.assertEqual((3, 2), gadget.odd(3, step=2)); self.assertRaises(AssertionError, gadget.odd, 1)",
+        ["odd: exception exception=AssertionError normal step=default step=explicit"],
     ),
     "coroutine": ("self.assertEqual(3, drive(gadget.fetch(Channel())))", ["fetch: normal retries=default"]),
     "coroutine that was told": ("drive(gadget.fetch(Channel(), retries=0))", ["fetch: normal retries=explicit"]),
@@ -424,12 +453,33 @@ CASES: dict[str, tuple[str, list[str]]] = {
         self.assertEqual("(after, client=None)", str(inspect.signature(gadget.expires)))
         self.assertEqual(["client"], list(inspect.signature(gadget.configure).parameters))
         self.assertTrue(inspect.isfunction(gadget.configure) and inspect.isclass(gadget.Result))
+        self.assertTrue(inspect.iscoroutinefunction(gadget.fetch))
+        self.assertEqual("Keeps a client.", gadget.configure.__doc__)
         self.assertTrue(inspect.getsource(gadget.configure).startswith("def configure(client):"))
         self.assertEqual("Result(state='a', failures={})", repr(gadget.Result("a")))
         self.assertEqual((1, 0), gadget.Point(1))
         self.assertRaisesRegex(AttributeError, "'Result' object has no attribute 'colour'", lambda: self.fixed.colour)
         """,
         ["Point: normal y=default", "Result: failures=default normal read=failures read=state"],
+    ),
+    "tracebacks": (
+        """
+        def steps(call):
+            try:
+                call()
+            except (ValueError, OSError) as error:
+                return [(step.name, step.line) for step in traceback.extract_tb(error.__traceback__)]
+        def throw():
+            with gadget.bare():
+                raise OSError
+        self.assertEqual([("configure", "raise ValueError(client)")], steps(lambda: gadget.configure("bad"))[2:])
+        self.assertEqual(["steps", "throw"], [name for name, _ in steps(throw)])
+        """,
+        ["bare: exception exception=OSError", "configure: exception exception=ValueError"],
+    ),
+    "speed": (
+        "self.assertEqual((None, None), (sys.gettrace(), sys.getprofile()))",
+        [],
     ),
     "stack": (
         """
@@ -587,6 +637,26 @@ def test_every_case_passes_as_if_nobody_watched(version: str) -> None:
         ("fetch", "coroutine that was told", ["for _ in range(retries):", "return retries"]),
         ("Result", "reading by a method", ['return self.state == "failed"']),
         ("Client.acquire", "abstract method", []),
+        (
+            "odd",
+            "function of many kinds of statements",
+            [
+                "total = 0",
+                "def add(to_add):",
+                "if to_add < 0: raise ValueError",
+                "elif to_add == 0:",
+                'return "nothing"',
+                "total += (",
+                "class Inner:",
+                "kept = step",
+                "def get(self): return super().__hash__() and self.kept",
+                "for each in range(number): add(each)",
+                "while total > 100:",
+                "total += 0",
+                "assert total, [other for other in range(2)]",
+                "return total, Inner().get()",
+            ],
+        ),
         ("cached", "cached function", ["return 2 * number"]),
     ],
 )
@@ -616,6 +686,7 @@ def test_lines_that_could_be_executed_are_counted_alike_everywhere(version: str)
         "Client.named": 1,
         "Client.ratio": 1,
         "Client.plain": 1,
+        "odd": 15,
         "double": 1,
         "cached": 1,
         "late.call": 1,

@@ -255,7 +255,10 @@ def _apply(parsed: ParsedPatch, before: bytes, file: str, name: str) -> tuple[by
     if all(done) and (stale or (parsed.after and blob_id(before).startswith(parsed.after))):
         return before, True
     if stale:
-        code, why = _why_not(lines, stale[0])
+        there = [hunk for hunk, is_there in zip(parsed.hunks, done, strict=True) if is_there]
+        unfit = [hunk for hunk in stale if hunk not in there]
+        code, why = _why_not(lines, unfit[0]) if unfit else ("patch-stale", "another is not")
+        why = "; ".join([*(f"hunk {hunk.number} is in it already" for hunk in there), why])
         expected = f"expected blob {parsed.before}" if parsed.before else "the patch names no blob"
         raise _refused(code, name, f"does not fit {file}: {why}; {expected}, found {blob_id(before)}")
     for hunk in reversed(parsed.hunks):
@@ -276,8 +279,6 @@ def _why_not(lines: list[bytes], hunk: Hunk) -> tuple[str, str]:
     """Return the code and the words for a hunk that doesn't fit."""
     for side, start in ((hunk.old, hunk.start), (hunk.new, hunk.new_start)):
         there = lines[start - 1 :][: len(side)]
-        if side and side == there:
-            return "patch-stale", f"hunk {hunk.number} is in the file already, another is not"
         if side and [line.rstrip(b"\r\n") for line in side] == [line.rstrip(b"\r\n") for line in there]:
             ours, theirs = next((ours, theirs) for ours, theirs in zip(side, there, strict=True) if ours != theirs)
             words = f"line endings differ, {_ending(ours)} in the patch and {_ending(theirs)} in the file"

@@ -211,10 +211,24 @@ def test_a_patch_that_would_fit_twice_is_applied_once() -> None:
     assert apply(patch_of(before, after, context=1, index=False), before) == after
 
 
-def test_half_of_a_patch_is_no_patch() -> None:
-    found = refusal(patch_of(context=1), BEFORE.replace(b"    IS_ARM64,\n", b""))
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        (b"# 1x", "hunk 1 is in it already; another is not"),
+        (b"# 9x", "hunk 2 is in it already; another is not"),
+        (b"# 1x # 9y", "hunk 1 is in it already; hunk 2: line 10 should be '# 9', it is '# 9y'"),
+    ],
+)
+def test_half_of_a_patch_is_no_patch(there: bytes, why: str) -> None:
+    def numbers(changes: bytes) -> bytes:
+        lines = [b"# %d" % number for number in range(12)]
+        for change in re.findall(rb"# \d+\D", changes):
+            lines[int(change[2:-1])] = change
+        return b"\n".join([*lines, b""])
+
+    found = refusal(patch_of(numbers(b""), numbers(b"# 1x # 9x"), context=1), numbers(there))
     assert found.code == "patch-stale"
-    assert "hunk 1 is in the file already, another is not" in found.cause
+    assert f"does not fit {FILE}: {why}" in found.cause
 
 
 def test_lines_that_are_gone_are_no_proof_of_a_patch() -> None:

@@ -200,11 +200,9 @@ class _Heard(msgspec.Struct, kw_only=True):
     started: float | None = None
     stopped: float | None = None
     outcomes: list[tuple[Outcome, str]] = []
-    room: int = MESSAGE_CHARACTERS
 
     def add(self, outcome: str, message: str) -> None:
-        self.outcomes.append((Outcome(outcome), message[: self.room]))
-        self.room = max(0, self.room - len(message))
+        self.outcomes.append((Outcome(outcome), message))
 
     def judge(self) -> tuple[Outcome | None, str]:
         """Return the outcome and its message: the first thing that went wrong, with the words of all."""
@@ -312,7 +310,7 @@ class _Story:
                 message = "\n".join(word for word in words if word)
             elif outcome is None:
                 outcome, message = Outcome.NOT_RUN, self._why_not_run(heard)
-            message = message[: MESSAGE_CHARACTERS if room > 0 else LATE_CHARACTERS]
+            message = _cut(message, MESSAGE_CHARACTERS if room > 0 else LATE_CHARACTERS)
             room -= len(message)
             cases.append(
                 Case(file=file, cls=key[0], name=key[1], outcome=outcome, seconds=heard.seconds, message=message)
@@ -423,15 +421,15 @@ def _after_rerun(before: Case | None, after: Case | None, first: Run, number: in
     if before is None:
         before = msgspec.structs.replace(after, outcome=Outcome.NOT_RUN, message=first.reason)
     was_good = before.outcome in (Outcome.PASSED, Outcome.XFAILED)
-    earlier = f"attempt {first.attempts} {before.outcome.value}: {before.message}"[:MESSAGE_CHARACTERS]
+    earlier = f"attempt {first.attempts} {before.outcome.value}: {before.message}"
     if before.outcome is Outcome.FLAKY and after.outcome in GOOD | {Outcome.SKIPPED}:
         return before
     if after.outcome in GOOD:
-        words = f"{after.outcome.value} on attempt {number}\n{earlier}"
+        words = _cut(f"{after.outcome.value} on attempt {number}\n{earlier}", MESSAGE_CHARACTERS)
         return after if was_good else msgspec.structs.replace(after, outcome=Outcome.FLAKY, message=words)
     if (before.outcome, before.message) == (after.outcome, after.message):
         return after
-    words = f"{earlier}\nattempt {number} {after.outcome.value}: {after.message}"
+    words = _cut(f"{earlier}\nattempt {number} {after.outcome.value}: {after.message}", MESSAGE_CHARACTERS)
     # One that is skipped or not reached later on takes back no failure.
     return msgspec.structs.replace(
         before if before.outcome in BAD and after.outcome not in BAD else after, message=words
@@ -440,6 +438,15 @@ def _after_rerun(before: Case | None, after: Case | None, first: Run, number: in
 
 def _proves_nothing(run: Run) -> bool:
     return run.state is State.HOLLOW or (run.state is State.COMPLETE and not _counted(run, GOOD | {Outcome.NOT_RUN}))
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return the start and the end of a long text: its last line is often the telling one."""
+    if len(text) <= limit:
+        return text
+    note = f"\n[... {len(text)} characters in all ...]\n"
+    half = (limit - len(note)) // 2
+    return text[:half] + note + text[-half:]
 
 
 def _counted(run: Run, outcomes: Iterable[Outcome]) -> list[str]:

@@ -89,8 +89,10 @@ def test_sub_test_is_named_in_the_message() -> None:
 
 
 def test_seconds_are_those_between_start_and_stop() -> None:
-    cases = judge(planned("test_a", "test_b"), *ran("test_a", "passed", t=2.0, seconds=0.25))[1]
-    assert [case.seconds for case in cases] == [0.25, None]
+    events = [*ran("test_a", "passed", t=2.0, seconds=0.25), *ran("test_b", "passed", seconds=-1.0)]
+    run, cases = judge(planned("test_a", "test_b", "test_c"), *events, {**end(), "t": 9.5})
+    assert [case.seconds for case in cases] == [0.25, 0.0, None]
+    assert run.unittest_seconds == 9.5
 
 
 @pytest.mark.parametrize(
@@ -120,9 +122,33 @@ def test_what_a_case_said_before_it_crashed_stays() -> None:
     assert (case.outcome, case.message) == (Outcome.CRASHED, "failed words\nended by SIGSEGV")
 
 
+@pytest.mark.parametrize(
+    ("events", "ending", "right"),
+    [
+        # A KeyboardInterrupt: unittest says that the test has stopped, and nothing more.
+        (ran("test_a"), {"returncode": -2}, "crashed"),
+        (ran("test_a", "passed"), {"returncode": -2}, "passed"),
+        ([*ran("test_a"), end()], {}, "not-run"),
+        # What has an end was not running then.
+        ([*ran("test_a", "passed")[:-1], end()], {}, "passed"),
+    ],
+)
+def test_who_is_to_blame_beside_what_was_running(
+    events: list[dict[str, Any]], ending: dict[str, Any], right: str
+) -> None:
+    assert told(judge(planned("test_a"), *events, **ending)[1]) == {"T.test_a": right}
+
+
+def test_a_case_within_another_of_the_same_name_has_its_own_outcome() -> None:
+    inner, outer = ran("test_a", "failed"), ran("test_a", "passed")
+    cases = judge(planned("test_a"), outer[0], *inner, *outer[1:], end())[1]
+    assert told(cases) == {"T.test_a": "passed", "T.test_a [2]": "failed"}
+
+
 def test_a_nested_case_and_the_one_around_it_are_both_to_blame() -> None:
-    cases = judge(planned("test_a"), ran("test_a")[0], ran("test_inner")[0], returncode=-9)[1]
+    run, cases = judge(planned("test_a"), ran("test_a")[0], ran("test_inner")[0], returncode=-9)
     assert told(cases) == {"T.test_a": "crashed", "T.test_inner": "crashed"}
+    assert run.reason == "ended by SIGKILL in T.test_inner"
 
 
 def test_stack_of_a_hang_stands_in_its_case() -> None:
@@ -136,13 +162,14 @@ def test_stack_of_a_hang_stands_in_its_case() -> None:
 @pytest.mark.parametrize("outcome", ["error", "skipped"])
 def test_set_up_takes_its_own_cases_down_and_no_other(outcome: str) -> None:
     fixture = {"event": "fixture", "fixture": "setUpClass (api_test.T)", "outcome": outcome, "message": "no device"}
-    cases = judge(
+    run, cases = judge(
         planned("test_a", "test_b", "test_c"),
         *ran("test_a", "passed"),
         {**fixture, "cases": [["T", "test_a"], ["T", "test_b"]]},
         end(ok=outcome == "skipped"),
         returncode=int(outcome == "error"),
-    )[1]
+    )
+    assert run.broken_fixtures == []
     assert told(cases) == {"T.test_a": "passed", "T.test_b": outcome, "T.test_c": "not-run"}
     assert cases[1].message == "setUpClass (api_test.T): no device"
 
@@ -210,8 +237,14 @@ def test_what_a_reader_should_know_is_a_finding(events: list[Any], ending: dict[
     assert [words for words in judge(*events, **ending)[0].findings if words.startswith(finding)]
 
 
-def test_a_run_as_planned_has_no_finding() -> None:
-    assert judge(planned("a"), *ran("a", "passed"), end(), expected=1)[0].findings == []
+@pytest.mark.parametrize("plan", [[planned("a")], []])
+def test_a_run_that_keeps_to_its_plan_or_has_none_has_no_finding(plan: list[dict[str, Any]]) -> None:
+    assert judge(*plan, *ran("a", "passed"), end(), expected=1)[0].findings == []
+
+
+def test_the_process_that_speaks_first_is_the_one_that_is_heard() -> None:
+    events = [planned("a"), *ran("a", "passed"), end()]
+    assert told(judge(*({**event, "pid": 7} for event in events))[1]) == {"T.a": "passed"}
 
 
 def test_what_a_forked_child_says_changes_nothing() -> None:
@@ -226,6 +259,11 @@ def test_a_tear_down_that_fails_is_told_where_no_case_shows_it() -> None:
     assert run.broken_fixtures == ["tearDownClass (m.T): error: E: x"]
     assert outcomes.verdict([run])[0] is Verdict.FAILED
     assert outcomes.has_failed(run)
+
+
+def test_a_tear_down_that_skips_breaks_nothing() -> None:
+    fixture = {"event": "fixture", "fixture": "tearDownClass (m.T)", "outcome": "skipped", "message": "why"}
+    assert judge(planned("a"), *ran("a", "passed"), fixture, end())[0].broken_fixtures == []
 
 
 # Whatever a test process writes
@@ -296,7 +334,7 @@ def test_no_event_breaks_a_run_or_loses_a_planned_case(
         b"",
         b"null\n",
         b"{}\n",
-        b"[" * 100_000 + b"\n",
+        b'{"event":"end","pid":1,"x":' + b"[" * 100_000 + b"\n",
         b'{"event":"start","pid":1,"case":["T"]}\n',
         b'{"event":"start","pid":1,"case":["T",1]}\n',
         b'{"event":"start","pid":"1","case":["T","a"]}\n',
@@ -318,9 +356,15 @@ def test_a_result_stays_readable_however_much_is_said() -> None:
     for event in events:
         event.update(message="x" * 100_000 if event["event"] == "outcome" else "")
     cases = judge(planned(*names), *events, end(700, ok=False), returncode=1)[1]
-    assert len(cases[0].message) == outcomes.MESSAGE_CHARACTERS
-    assert len(cases[-1].message) == outcomes.LATE_CHARACTERS
+    assert outcomes.MESSAGE_CHARACTERS - 2 < len(cases[0].message) <= outcomes.MESSAGE_CHARACTERS
+    assert outcomes.LATE_CHARACTERS - 2 < len(cases[-1].message) <= outcomes.LATE_CHARACTERS
     assert sum(len(case.message) for case in cases) < 2 * outcomes.RUN_CHARACTERS
+
+
+def test_a_long_message_keeps_its_last_line() -> None:
+    events = ran("a", "failed")
+    events[1]["message"] = "x" * 100_000
+    assert judge(planned("a"), *events[:-1], returncode=-11)[1][0].message.endswith("x\nended by SIGSEGV")
 
 
 # A pair
@@ -437,6 +481,11 @@ def test_a_case_after_a_rerun(first: Outcome | None, second: Outcome | None, rig
         assert "words 1" in message
     if second in BAD:
         assert message.endswith("words 2")
+
+
+def test_the_same_failure_again_is_told_once() -> None:
+    cases = outcomes.after_rerun(attempt(F, 1), attempt(F, 1))[1]
+    assert cases[1].message == "words 1"
 
 
 def test_a_file_that_needed_two_attempts_says_so_even_if_no_case_shows_it() -> None:

@@ -223,6 +223,7 @@ def wardens(caller: int) -> list[int]:
         ("handled", signal.SIGKILL),
         ("handled", signal.SIGTERM),
         ("handled", signal.SIGHUP),
+        ("whole group", signal.SIGKILL),
     ],
 )
 def test_the_end_of_the_caller_ends_everything(
@@ -231,7 +232,7 @@ def test_the_end_of_the_caller_ends_everything(
     found = caller(handling)
     segment = Path("/dev/shm", (tmp_path / "ready").read_text())
     assert segment.exists()
-    found.send_signal(number)
+    os.killpg(found.pid, number) if handling == "whole group" else found.send_signal(number)
     found.wait()
     eventually(lambda: not list(alive(token)))
     eventually(lambda: not (segment.exists() or (tmp_path / "scratch").exists()))
@@ -426,6 +427,16 @@ def test_semaphores_that_a_run_beside_it_makes_stay(token: str) -> None:
     beside.join()
     [semaphore] = made
     assert Path("/dev/shm", semaphore._semlock.name.replace("/", "sem.")).exists()  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's file")
+def test_shared_memory_of_another_user_stays(token: str) -> None:
+    path = segment("psm_{token}")
+    try:
+        run(f"open({str(path)!r}, 'w').close(); os.chown({str(path)!r}, 65534, 65534)", token)
+        assert path.exists()
+    finally:
+        path.unlink()
 
 
 def test_shared_memory_from_before_stays(token: str) -> None:

@@ -34,6 +34,7 @@ from scripts import (
     collecting,
     console,
     difference,
+    docs,
     environment,
     evidence,
     interrupts,
@@ -86,6 +87,8 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
         )
         work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases)
         work.stage("described", apis.look, BATCH, ready, built)
+        if not tree.is_sample:  # which is there to try this with no network
+            work.stage("docs", docs.check, BATCH, pair, work.scope)
     if not work.tell().is_good:
         session.error(f"pair {pair.name}: {work.told}")
 

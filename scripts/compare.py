@@ -373,6 +373,9 @@ def _facts(column: PairResult) -> dict[str, str]:
     for facts in column.apis.apis if column.apis else ():
         source = (facts.source_sha256 or "no source")[:12]
         found[f"API {facts.name}"] = f"{facts.kind} {facts.signature} ({source})" if facts.importable else facts.problem
+    for entry in column.docs.entries if column.docs else ():
+        told = ", ".join(f"{name} {'yes' if yes else 'no'}" for name, yes in entry.hardware.items())
+        found[f"docs of {entry.name}"] = f"{entry.support.value} {told}".strip()
     for api in column.evidence.apis if column.evidence else ():
         lines = f"{len(api.executed)} of {len(api.lines)} lines"
         found[f"evidence of {api.api}"] = f"{len(api.passing)} cases, {lines}, {', '.join(api.behaviours)}"

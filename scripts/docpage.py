@@ -61,7 +61,6 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     support: Support
     hardware: dict[str, bool] = {}
     line: int | None = None
-    form: str = ""
     words: str = ""
 
 
@@ -122,7 +121,7 @@ class _Page:
         self.owner = ""  # the class that methods belong to
         self.name = ""  # the API whose entry this is, and the line of its heading
         self.line = 0
-        self.stated: Statement | None = None
+        self.stated: list[Statement] = []
 
     def entries(self) -> Iterator[tuple[str, Statement]]:
         """Yield each API and what its entry says."""
@@ -138,14 +137,15 @@ class _Page:
                 self.line = self.at = self.at + 1
             else:
                 self.at += 1
-                if self.name and not self.stated:
+                if self.name:
                     self._statement(line)
         yield from self._close()
 
     def _close(self) -> Iterator[tuple[str, Statement]]:
         if self.name:
-            yield self.name, self.stated or Statement(support=Support.NO_STATEMENT, line=self.line)
-        self.name, self.stated = "", None
+            for statement in self.stated or [Statement(support=Support.NO_STATEMENT, line=self.line)]:
+                yield self.name, statement
+        self.name, self.stated = "", []
 
     def _heading(self, line: str) -> tuple[str, str] | None:
         """Return owner and name of the entry that starts in a line; both empty for a heading of something else."""
@@ -166,7 +166,7 @@ class _Page:
         if plain[label.end() :].strip():
             # With the markup, which tells hardware from other words.
             rest = re.split("[:：]", line[max(0, line.find(label[1])) :], maxsplit=1)[-1]
-            self.stated = _stated(rest, self.at, "E")
+            self.stated.append(_stated(rest, self.at))
             return
         number = self.at
         while number < len(self.lines) and not self.lines[number].strip():
@@ -182,7 +182,7 @@ class _Page:
                 break
             number += 1
         if hardware:
-            self.stated = _per_hardware(hardware, first + 1, "G")
+            self.stated.append(_per_hardware(hardware, first + 1))
             self.at = number
 
     def _table(self, rows: list[tuple[int, list[str]]]) -> Iterator[tuple[str, Statement]]:
@@ -196,17 +196,14 @@ class _Page:
         if support is None:
             return
         if hardware is not None:
-            if self.name and not self.stated:
+            if self.name:
                 cells = [(_cell(row, hardware), _cell(row, support)) for _, row in rows[1:]]
                 marks = {_hardware(_plain(which)): _plain(mark) for which, mark in cells if _plain(which)}
-                self.stated = _per_hardware(marks, rows[0][0], "F")
+                self.stated.append(_per_hardware(marks, rows[0][0]))
             return
         for line, row in rows[1:]:
-            raw = _cell(row, name or 0)
-            match = ENTRY.fullmatch(_plain(raw))
-            if match:
-                form = "A" if isinstance(row, _HtmlRow) else "C" if LINK.search(raw) else "B"
-                yield match[1], _stated(_cell(row, support), line, form)
+            if match := ENTRY.fullmatch(_plain(_cell(row, name or 0))):
+                yield match[1], _stated(_cell(row, support), line)
 
     def _pipe_table(self) -> list[tuple[int, list[str]]]:
         rows = [(self.at + 1, _cells(self.lines[self.at]))]
@@ -231,10 +228,6 @@ class _Page:
         return parser.rows
 
 
-class _HtmlRow(list[str]):
-    """A row of an HTML table."""
-
-
 class _HtmlTable(HTMLParser):
     """Takes the rows of a table apart, each cell with the markup in it."""
 
@@ -249,10 +242,10 @@ class _HtmlTable(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "tr":
-            self.rows.append((self.above + self.getpos()[0], _HtmlRow()))
+            self.rows.append((self.above + self.getpos()[0], []))
             self.is_in_cell = False
-            self.reaching = {column: text for column, (left, text) in self.spans.items() if left}
-            self.spans = {column: (left - 1, text) for column, (left, text) in self.spans.items() if left}
+            self.reaching = {column: text for column, (left, text) in self.spans.items() if left > 0}
+            self.spans = {column: (left - 1, text) for column, (left, text) in self.spans.items()}
         elif tag in ("td", "th") and self.rows:
             row = self._filled()
             span = dict(attrs).get("rowspan") or "1"
@@ -287,26 +280,25 @@ class _HtmlTable(HTMLParser):
         return row
 
 
-def _stated(raw: str, line: int, form: str) -> Statement:
+def _stated(raw: str, line: int) -> Statement:
     """Return what a cell or line says in words: yes, no, or yes but not on some hardware."""
-    plain = _plain(raw).strip()
-    words = _words(plain)
-    if plain.lower() in NOTHING:
-        return Statement(support=Support.NO_STATEMENT, line=line, form=form)
+    plain = _plain(raw)
     yes, no = YES.match(plain), NO.match(plain)
-    if yes:
+    support, hardware = Support.UNKNOWN_FORM, dict[str, bool]()
+    if plain.lower() in NOTHING:
+        support = Support.NO_STATEMENT
+    elif yes:
+        support = Support.SUPPORTED
         for pattern, is_on in ((NOT_ON, False), (ONLY_ON, True)):
-            if excepted := pattern.search(raw):
-                hardware = dict.fromkeys(_named(raw[excepted.end() :]), is_on)
-                form = "D" if form in ("B", "C") else form
-                return Statement(support=Support.EXCEPTION, hardware=hardware, line=line, form=form, words=words)
-        return Statement(support=Support.SUPPORTED, line=line, form=form, words=words)
-    if no and not re.search(r"(?<!不)支持", plain[no.end() :]):
-        return Statement(support=Support.UNSUPPORTED, line=line, form=form, words=words)
-    return Statement(support=Support.UNKNOWN_FORM, line=line, form=form, words=words)
+            excepted = pattern.search(raw)
+            if excepted and support is Support.SUPPORTED:
+                support, hardware = Support.EXCEPTION, dict.fromkeys(_named(raw[excepted.end() :]), is_on)
+    elif no and not re.search(r"(?<!不)支持", plain[no.end() :]):
+        support = Support.UNSUPPORTED
+    return Statement(support=support, hardware=hardware, line=line, words=_words(plain))
 
 
-def _per_hardware(marks: dict[str, str], line: int, form: str) -> Statement:
+def _per_hardware(marks: dict[str, str], line: int) -> Statement:
     """Return what yes and no for each hardware come to; a blank one says nothing of that hardware."""
     hardware: dict[str, bool] = {}
     unknown = []
@@ -323,7 +315,7 @@ def _per_hardware(marks: dict[str, str], line: int, form: str) -> Statement:
         support = Support.SUPPORTED
     else:
         support = Support.EXCEPTION if any(hardware.values()) else Support.UNSUPPORTED
-    return Statement(support=support, hardware=hardware, line=line, form=form, words=_words("; ".join(unknown)))
+    return Statement(support=support, hardware=hardware, line=line, words=_words("; ".join(unknown)))
 
 
 def _named(raw: str) -> list[str]:

@@ -49,6 +49,9 @@ def markdown(report: Report, language: str) -> str:
         conclusions=[*_conclusions(report, files, say), *_evidence_conclusions(report, say)],
         api_lines=list(_api_lines(report, say)),
         drift=drift_of(report),
+        docs_lines=list(_docs_lines(report, say)),
+        docs_labels=[column.label for column in report.columns if column.docs and column.docs.entries],
+        docs_rows=_docs_rows(report, say),
         watched=any(column.evidence for column in report.columns),
         evidence=evidence_by_column(report),
         reached={api.name: reached(report, api.name) for api in report.apis},
@@ -127,6 +130,30 @@ def drift_of(report: Report) -> list[Drift]:
 
 
 # Helpers
+
+
+def _docs_lines(report: Report, say: Say) -> Iterable[str]:
+    for column in report.columns:
+        facts = column.docs
+        if facts is None:
+            continue
+        if facts.code:
+            yield say("docs.failed", label=column.label, cause=facts.cause, remedy=facts.remedy, code=facts.code)
+        elif facts.file:
+            yield say("docs.page", label=column.label, source=facts.source, branch=facts.branch, file=facts.file)
+        if facts.stands_in:
+            yield say("docs.stands-in", label=column.label, version=facts.stands_in)
+
+
+def _docs_rows(report: Report, say: Say) -> dict[str, list[str]]:
+    """Return what the docs state of each API, a cell per column of which anything is stated."""
+    rows: dict[str, list[str]] = {}
+    for column in report.columns:
+        for entry in column.docs.entries if column.docs else ():
+            hardware = ", ".join(f"{name} {'✔' if yes else '✘'}" for name, yes in entry.hardware.items())
+            told = say(f"docs.{entry.support.value}")
+            rows.setdefault(entry.name, []).append(f"{told} ({hardware})" if hardware else told)
+    return rows
 
 
 def _api_lines(report: Report, say: Say) -> Iterable[str]:

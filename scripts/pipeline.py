@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from .apis import ApiReport
 from .bodies import bodies
 from .collecting import Collected
 from .console import Console
+from .docs import DocsFacts
 from .environment import Environment
 from .errors import Blocked, Interrupted
 from .evidence import Watched, evidence_of
@@ -72,6 +74,7 @@ class Work:
     collected: Collected | None = None
     watched: Watched | None = None
     described: ApiReport | None = None
+    docs: DocsFacts | None = None
 
     def __init__(self, batch: Batch, pair: Pair, *, reports: Path, venv: Path, options: Options) -> None:
         self.batch = batch
@@ -206,6 +209,7 @@ class Work:
             cases=self.cases,
             evidence=evidence_of(self.watched, self.cases, self.batch.matrix.api) if self.watched else None,
             apis=self.described,
+            docs=self.docs,
             started=self.started.isoformat(timespec="seconds"),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -335,6 +339,14 @@ def _(value: ApiReport) -> str:
     touched = sum(bool(facts.remarks) for facts in value.apis)
     how = "looked at" if value.live else f"{value.searched} files of torch_npu searched"
     return value.problem or f"{len(value.apis)} APIs, {touched} touched or not as stated; {how}"
+
+
+@describe.register
+def _(value: DocsFacts) -> str:
+    if value.code:
+        return f"not checked: {value.cause}"
+    counted = Counter(entry.support.value for entry in value.entries)
+    return f"{value.file or 'no page'}: {', '.join(f'{number} {name}' for name, number in counted.items())}"
 
 
 class _Parser(argparse.ArgumentParser):

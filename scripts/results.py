@@ -10,6 +10,7 @@ import msgspec
 
 from . import storage
 from .apis import ApiReport
+from .docs import DocsFacts
 from .environment import Environment, Package
 from .errors import Blocked
 from .matrix import Batch, Pair
@@ -256,6 +257,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     cases: list[Case] = []
     evidence: Evidence | None = None
     apis: ApiReport | None = None
+    docs: DocsFacts | None = None
     started: str | None = None
     finished: str | None = None
     schema: int = SCHEMA_VERSION

@@ -6,6 +6,8 @@ import msgspec
 
 from scripts import matrix, outcomes, report, results
 from scripts.apis import ApiFacts, ApiReport
+from scripts.docpage import Support
+from scripts.docs import DocsEntry, DocsFacts
 from scripts.environment import Package
 from scripts.patching import PatchRecord
 from scripts.preflight import Cann
@@ -98,6 +100,25 @@ APIS = {
 }
 
 
+DOCS = {
+    "2.6.0": DocsFacts(
+        entries=[
+            DocsEntry(
+                name="torch.distributed.elastic.timer.expires",
+                support=Support.EXCEPTION,
+                hardware={"Atlas A2": True, HOSTILE: False},
+                place="docs/zh/page.md:7",
+            )
+        ],
+        source="https://git.example/docs",
+        branch="master",
+        file="docs/zh/page.md",
+        stands_in="2.5.0",
+    ),
+    "2.10.0": DocsFacts(code="docs-unreachable", cause=f"nobody answers {HOSTILE}", remedy="Check the network."),
+}
+
+
 def every_verdict(batch: matrix.Batch | None = None) -> Report:
     """Return the report: one pair per verdict, and each outcome somewhere."""
     batch = batch or matrix.load(ROOT / "matrix.toml")
@@ -179,6 +200,7 @@ def column(
         cases=[case for _, cases in runs for case in cases],
         evidence=evidence_in(runs) if pair in ("2.6.0", "2.10.0") else None,
         apis=APIS.get(pair),
+        docs=DOCS.get(pair),
         started="2026-01-02T02:30:00+00:00",
         finished="2026-01-02T02:31:00+00:00",
     )

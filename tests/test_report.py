@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from scripts import apis, document, junit, matrix, page, report, results, wording
+from scripts import apis, docpage, document, junit, matrix, page, report, results, wording
 from scripts.errors import Blocked
 from scripts.results import Outcome, PairResult, Verdict
 from tests import examples
@@ -141,7 +141,7 @@ def test_every_text_is_used_and_every_text_that_is_used_exists() -> None:
     code = "\n".join(path.read_text() for path in sources)
     used = set(
         re.findall(
-            r"""["']((?:summary|environment|apis|adaptation|runs|cases|conclusion|provenance|page|export|diff|history|evidence|api)\.[a-z-]+)["']""",
+            r"""["']((?:summary|environment|apis|adaptation|runs|cases|conclusion|provenance|page|export|diff|history|evidence|api|docs)\.[a-z-]+)["']""",
             code,
         )
     )
@@ -161,6 +161,7 @@ FAMILIES = {
     "state": results.State,
     "conclusion": results.Verdict,
     "api": apis.Change,
+    "docs": docpage.Support,
 }
 
 

@@ -98,7 +98,7 @@ def check(batch: Batch, pair: Pair, scope: RunScope) -> DocsFacts | None:
     if search.failures:
         # The page may be where nobody answers: that it is nowhere can't be said.
         last = search.failures[-1]
-        causes = "; ".join(failure.cause for failure in search.failures)
+        causes = "; ".join(dict.fromkeys(failure.cause for failure in search.failures))
         return DocsFacts(code=last.code, cause=causes, remedy=last.remedy, tried=search.tried)
     return DocsFacts(entries=[DocsEntry(name=name, support=Support.NO_FILE) for name in names], tried=tried)
 

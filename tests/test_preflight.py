@@ -445,9 +445,11 @@ def test_a_cann_that_was_sourced_and_then_removed_does_not_turn_into_no_cann(
 
 
 def test_of_pythonpath_only_canns_own_folders_reach_the_tests(tmp_path: Path) -> None:
-    home = set_env(tmp_path).parent / "latest"
+    home = set_env(tmp_path).parent / "latest"  # a link to 8.5.0
+    (home / "opp").symlink_to("../opp-8.5.0")
+    (tmp_path / "ascend-toolkit" / "opp-8.5.0" / "tbe").mkdir(parents=True)
     others = [tmp_path / "mine", home.parent, home / "../mine", ""]
-    own = [home / "python/site-packages", home.resolve() / "opp/tbe"]
+    own = [home / "python/site-packages", home.resolve() / "python/site-packages", home / "opp/tbe"]
     given = {"PYTHONPATH": ":".join(map(str, [*others[:2], *own, *others[2:]]))}
     env = preflight.test_environment(given, Cann(home=str(home), version=None))
     assert env["PYTHONPATH"].split(":") == list(map(str, own))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from scripts import junit, results
+from scripts.inside.run import LATE_CHARACTERS, MESSAGE_CHARACTERS, Recorder
 from scripts.results import Case, PairResult, Run, State, Verdict
 from scripts.running import Progress
 from scripts.upstream import blob_id
@@ -931,6 +933,19 @@ class T(TestCase):
         cases={"T.test_a": "passed", "T.test_b": "failed", "T.test_c": "passed"},
         said={"log": "FAILED (failures=1)"},
     ),
+    "the disk is full for a while": Example(
+        source="""
+import resource
+def limit(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+class T(TestCase):
+    def test_a(self): limit(os.path.getsize("../../events.jsonl") + 30)
+    def test_b(self): pass
+    def test_c(self): limit(resource.RLIM_INFINITY); self.fail("c")
+    def test_d(self): pass
+""",
+        cases={"T.test_a": "not-run", "T.test_b": "not-run", "T.test_c": "failed", "T.test_d": "passed"},
+        said={"T.test_a": "no outcome was reported", "T.test_b": "never reported", "findings": "1 events could not be"},
+    ),
     "it replaces the console": Example(
         source="""
 class T(TestCase):
@@ -1104,6 +1119,16 @@ def test_seconds_are_those_of_the_case_and_of_the_run(tmp_path: Path) -> None:
     assert ran.run.unittest_seconds
     assert 0.3 <= case <= ran.run.unittest_seconds
     assert ran.run.unittest_seconds + 0.2 <= whole <= ran.seconds
+
+
+def test_messages_get_short_once_too_much_was_said(tmp_path: Path) -> None:
+    record = Recorder(str(tmp_path / "events"), "api_test")
+    record.room = MESSAGE_CHARACTERS
+    for _ in range(2):
+        record("module-skipped", message="x" * 100_000)
+    lengths = [len(json.loads(line)["message"]) for line in (tmp_path / "events").read_text().splitlines()]
+    assert MESSAGE_CHARACTERS < lengths[0] < MESSAGE_CHARACTERS + 99
+    assert LATE_CHARACTERS < lengths[1] < LATE_CHARACTERS + 99
 
 
 def test_many_cases_are_all_there(tmp_path: Path) -> None:

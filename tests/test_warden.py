@@ -157,6 +157,8 @@ from scripts import interrupts, process
 if sys.argv[2] == "handled":
     interrupts.install()
 folder = pathlib.Path(sys.argv[1])
+tempfile.tempdir = str(folder / f"tnm-{os.getpid()}-1")
+os.mkdir(tempfile.tempdir)
 command = "import subprocess, time; subprocess.Popen(['sleep', '3600'], start_new_session=True); " + sys.argv[3]
 process.run(
     [sys.executable, "-c", command],
@@ -239,6 +241,8 @@ def test_the_end_of_the_caller_ends_everything(
     # A caller that can still clean up may have use for the rest.
     is_gone = number == signal.SIGKILL or (handling == "plain" and number != signal.SIGINT)
     eventually(lambda: (tmp_path / "orphaned").exists() is not is_gone)
+    # So does the temporary folder that is the caller's alone.
+    eventually(lambda: (tmp_path / f"tnm-{found.pid}-1").exists() is not is_gone)
 
 
 @pytest.mark.parametrize("killed", [0, 1])

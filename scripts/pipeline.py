@@ -255,7 +255,8 @@ class Work:
         if self.worktree and not (tree and tree.is_sample):
             for patch in self.worktree.patches.values():
                 if not patch.fits:
-                    found.append(f"{patch.patch} was made for blob {patch.made_for}, the file is {patch.before}")
+                    made_for = f"was made for blob {patch.made_for}" if patch.made_for else "names no blob"
+                    found.append(f"{patch.patch} {made_for}, the file is {patch.before}")
                 if patch.already_applied:
                     found.append(f"{patch.patch} was applied to the tree already")
         for facts in self.described.apis if self.described else ():

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+# How long one example takes says nothing on a machine that others use as well.
+hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.load_profile("shared machine")
 ROOT = Path(__file__).parent.parent
 
 

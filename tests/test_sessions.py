@@ -299,3 +299,14 @@ def test_export_says_what_it_misses(tmp_path: Path, arguments: str, words: str) 
 
     assert done.returncode == 1
     assert words in done.stdout
+
+
+def test_a_patch_that_the_tree_has_already_counts_as_applied(tmp_path: Path) -> None:
+    user = make_user(tmp_path)
+    (tmp_path / "batch" / "trees" / "v2.10.0" / stubs.TEST_FILE).write_text(stubs.UNGUARDED)
+
+    done = user.nox("-s verify-2.10.0")
+
+    assert done.returncode == 0, done.stdout
+    assert "was applied to the tree already" in done.stdout
+    assert user.column("2.10.0")["runs"][0]["tests"] == 2

@@ -110,7 +110,7 @@ def collect(batch: Batch, preflight: Preflight, environment: Environment, tree: 
         for file in batch.matrix.test_file
     }
     for file, patch in worktree.patches.items():
-        # Where the file can't be loaded at all, its run will say so; and a tree that has the patch already shows no more.
+        # A file that can't be loaded says so itself, and a tree that has the patch already shows no more cases.
         if guard_effect(guards[file]) <= 0 and not guards[file].errors and not patch.already_applied:
             counts = ", ".join(f"{entry.machine} {entry.unpatched} → {entry.patched}" for entry in guards[file].counts)
             raise Blocked(

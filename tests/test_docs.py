@@ -249,6 +249,7 @@ def test_the_line_is_where_it_is_said(page: str, line: int, end: str) -> None:
             MOSTLY,
             {NEW: False, A3: False},
         ),
+        ("是<br>暂不支持<term>X1</term>和<term>X2</term>", MOSTLY, {"X1": False, "X2": False}),
         ("是，暂不支持Atlas A2 训练系列产品、Ascend 950DT。", MOSTLY, {A2: False, NEW: False}),
         ("Yes<br>Not yet supported on <term>Ascend 950DT</term>", MOSTLY, {NEW: False}),
         ("Yes, except Ascend 950DT", MOSTLY, {NEW: False}),
@@ -274,8 +275,13 @@ def test_the_line_is_where_it_is_said(page: str, line: int, end: str) -> None:
 )
 def test_what_a_cell_or_a_line_says(cell: str, support: Support, hardware: dict[str, bool]) -> None:
     (in_table,) = read(f"|API名称|是否支持|\n|--|--|\n|torch.a|{cell}|\n", "torch.a")
+    (in_html,) = read(
+        f"<table><tr><th>API</th><th>是否支持</th></tr><tr><td>torch.a</td><td><p>{cell}</p></td></tr></table>",
+        "torch.a",
+    )
     (in_line,) = read(f"### torch.a\n\n**是否支持**：{cell}\n", "torch.a")
-    assert (in_table.support, in_table.hardware) == (in_line.support, in_line.hardware) == (support, hardware)
+    for found in (in_table, in_html, in_line):
+        assert (found.support, found.hardware) == (support, hardware)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +299,15 @@ def test_what_a_cell_or_a_line_says(cell: str, support: Support, hardware: dict[
 )
 def test_what_hardware_by_hardware_comes_to(marks: list[str], support: Support, hardware: dict[str, bool]) -> None:
     rows = "".join(f"| {name} | {mark} |\n" for name, mark in zip("AB", marks, strict=False))
-    (found,) = read(f"### torch.a\n\n**支持情况**：\n\n| 硬件 | 是否支持 |\n|--|--|\n{rows}", "torch.a")
-    assert (found.support, found.hardware) == (support, hardware)
+    items = "".join(f"- {name}：{mark}\n" for name, mark in zip("AB", marks, strict=False))
+    for listed in (f"| 硬件 | 是否支持 |\n|--|--|\n{rows}", items):
+        (found,) = read(f"### torch.a\n\n**支持情况**：\n\n{listed}", "torch.a")
+        assert (found.support, found.hardware) == (support, hardware)
+
+
+def test_a_list_with_something_else_in_it_is_not_understood() -> None:
+    (found,) = read("### torch.a\n\n**产品支持情况**：\n\n- A：支持\n- 待验证\n", "torch.a")
+    assert (found.support, found.words) == (Support.UNKNOWN_FORM, "待验证: ?")
 
 
 # Entries
@@ -328,6 +341,19 @@ def test_a_method_belongs_to_the_class_above_it_until_another_heading_comes() ->
 def test_an_entry_that_says_nothing_does_not_borrow_from_the_next() -> None:
     page = "### torch.t.a\n\n### torch.t.b\n\n**是否支持**：是\n"
     assert supports(page, "torch.t.a", "torch.t.b") == [SAID_NOTHING, YES]
+
+
+@pytest.mark.parametrize("page", FORMS.values(), ids=FORMS.keys())
+def test_what_follows_is_read_as_well_and_the_end_needs_no_line_of_its_own(page: str) -> None:
+    page = textwrap.dedent(page).rstrip("\n")
+    again = f"{page}\n\n### torch.t.later\n\n**是否支持**：否"
+    assert supports(page, *NAMES) == [YES, NO, MOSTLY, SAID_NOTHING, Support.NO_ENTRY]
+    assert supports(again, "torch.t.expires", "torch.t.later") == [YES, NO]
+
+
+def test_a_table_of_html_may_stand_in_one_line() -> None:
+    page = "<table><tr><th>API</th><th>Supported</th></tr><tr><td>torch.t.a</td><td>Yes</td></tr></table>\n"
+    assert supports(f"{page}\n### torch.t.b\n\n**是否支持**：否\n", "torch.t.a", "torch.t.b") == [YES, NO]
 
 
 def test_a_quote_that_is_prose_is_no_method() -> None:
@@ -410,6 +436,13 @@ def test_what_stands_in_comments_or_code_is_not_said() -> None:
     names = ("torch.t.a", "torch.t.b", "torch.t.c")
     assert supports(page, *names) == [Support.NO_ENTRY, Support.NO_ENTRY, YES]
     assert read(page, "torch.t.c")[0].line == 14
+
+
+def test_an_entry_that_contradicts_itself_says_neither() -> None:
+    table = "| 硬件 | 是否支持 |\n|--|--|\n| A | {} |\n\n"
+    page = f"### torch.t.a\n\n**支持情况**：\n\n{table.format('✔')}**支持情况**：\n\n{table.format('✘')}"
+    assert supports(page, "torch.t.a") == [Support.UNKNOWN_FORM]
+    assert supports(page.replace("✘", "✔"), "torch.t.a") == [YES]
 
 
 ROW = "|API名称|是否支持|\n|--|--|\n|torch.t.a|{}|\n\n"

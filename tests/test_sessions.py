@@ -207,8 +207,6 @@ def test_an_interruption_ends_at_once_and_keeps_what_was_learnt(
         user.command(f"-t verify {jobs}"),
         cwd=ROOT,
         env=user.environment | {"MARKER": str(tmp_path)},
-        # As at a terminal: what is started in the background has Ctrl-C ignored, and hands that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# As at a terminal: a suite that is started in the background has Ctrl-C ignored, and would hand that on to what it tests.
+# As at a terminal: a suite started in the background has Ctrl-C ignored, and would hand that on to what it tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long one example takes says nothing on a machine that others use as well.

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import selectors
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -120,12 +119,6 @@ def capture(
         return ending, log.read_text(errors="replace")
     finally:
         log.unlink(missing_ok=True)
-
-
-def as_typed(argv: Sequence[str], cwd: Path | None = None) -> str:
-    """Return a command as a person would type it."""
-    line = shlex.join(str(part) for part in argv)
-    return f"cd {shlex.quote(str(cwd))} && {line}" if cwd else line
 
 
 # Helpers

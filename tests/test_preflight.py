@@ -16,7 +16,7 @@ import pytest
 import uv
 from hypothesis import strategies as st
 
-from scripts import environment, matrix, preflight
+from scripts import environment, matrix, preflight, storage
 from scripts.errors import Blocked
 from scripts.preflight import Cann, Preflight
 from scripts.scope import RunScope
@@ -211,11 +211,24 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     RunScope().close()
 
 
+def nobody() -> list[str]:
+    """Return what to put before a command that shall be run by a user who has no account, no home and no rights."""
+    return [*stubs.namespace(), "unshare", "--user", "--map-user=54321", "env", "-u", "HOME"]
+
+
 def test_a_user_without_a_home_needs_none_if_the_cache_is_elsewhere(tmp_path: Path) -> None:
-    nobody = [*stubs.namespace(), "unshare", "--user", "--map-user=54321", "env", "-u", "HOME"]
     code = CHECK.format(folder=str(tmp_path))
-    assert stubs.run_python(code, before=nobody) == "fit\n"
-    assert "Set XDG_CACHE_HOME" in stubs.run_python(code, before=[*nobody, "-u", "XDG_CACHE_HOME"])
+    assert stubs.run_python(code, before=nobody()) == "fit\n"
+    assert "Set XDG_CACHE_HOME" in stubs.run_python(code, before=[*nobody(), "-u", "XDG_CACHE_HOME"])
+
+
+def test_a_cache_that_is_there_and_not_to_be_written_is_named(tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / storage.PROJECT
+    cache.mkdir(parents=True)
+    cache.chmod(0o555)
+    before = [*nobody(), f"XDG_CACHE_HOME={cache.parent}"]
+    told = stubs.run_python(CHECK.format(folder=str(tmp_path)), before=before)
+    assert f"{cache} can't be written (cache). Set XDG_CACHE_HOME" in told
 
 
 # Variables

@@ -13,9 +13,8 @@ from packaging.version import Version
 
 from . import docpage, storage
 from .docpage import Support
-from .errors import Blocked
+from .errors import URL_USER, Blocked, without_secrets
 from .matrix import COMMIT, Batch, Docs, Pair
-from .preflight import URL_USER, without_secrets
 from .scope import RunScope
 from .upstream import ESCAPED, GLOB, SCP_LIKE, run_git
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+URL_USER = re.compile(r"(?<=://)[^/\s]*@")
+URL_QUERY = re.compile(r"(\w://[^\s?]+)\?[^\s]*")
+
 
 class MatrixError(Exception):
     """Base of every failure that is told to a user in words, never as a traceback."""
@@ -23,6 +28,7 @@ class Blocked(MatrixError):  # noqa: N818 (design.md's word)
     """
 
     def __init__(self, code: str, cause: str, remedy: str) -> None:
+        cause, remedy = without_secrets(cause), without_secrets(remedy)
         super().__init__(f"{cause} ({code}). {remedy}")
         self.code = code
         self.cause = cause
@@ -35,3 +41,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, signal_name: str) -> None:
         super().__init__(signal_name)
         self.signal_name = signal_name
+
+
+def without_secrets(text: str) -> str:
+    """Return ``text`` with the user, password and query taken out of every URL in it."""
+    return URL_QUERY.sub(r"\1", URL_USER.sub("", text))

@@ -248,6 +248,8 @@ class Work:
         if built and built.cuda:
             found.append(f"torch is a CUDA {built.cuda} build: no CPU build could be had")
         cann = self.preflight.machine.cann if self.preflight else None
+        if self.preflight and self.preflight.machine.npu_devices and not cann:
+            found.append("there are NPUs, but no CANN was found: source its set_env.sh, or name it as cann.set-env")
         if cann and self.pair.cann and not (cann.version and preflight.same_release(cann.version, self.pair.cann)):
             found.append(
                 f"CANN is {cann.version or 'of an unknown version'}, the pair is verified with {self.pair.cann}"

@@ -19,7 +19,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from . import process, storage
-from .errors import Blocked
+from .errors import Blocked, without_secrets
 from .matrix import Batch, Pair
 from .scope import RunScope
 
@@ -45,8 +45,6 @@ UV_DROPPED = re.compile(
     r"|NO_BINARY\w*|REQUIRE_HASHES|NO_VERIFY_HASHES|FROZEN|LOCKED)"
 )
 
-URL_USER = re.compile(r"(?<=://)[^/\s]*@")
-URL_QUERY = re.compile(r"(\w://[^\s?]+)\?[^\s]*")
 CANN_HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 CANN_FILES = (
     *(f"{platform.machine()}-linux/ascend_toolkit_install.info", "*/ascend_toolkit_install.info"),
@@ -254,11 +252,6 @@ def file_state(path: Path) -> list[int]:
     except OSError:
         return []
     return [about.st_size, about.st_mtime_ns, about.st_ino]
-
-
-def without_secrets(text: str) -> str:
-    """Return ``text`` with the user, password and query taken out of every URL in it."""
-    return URL_QUERY.sub(r"\1", URL_USER.sub("", text))
 
 
 def same_release(found: str, wanted: str) -> bool:

@@ -15,9 +15,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from . import process, storage
-from .errors import Blocked
+from .errors import URL_USER, Blocked, without_secrets
 from .matrix import COMMIT, Batch, Pair
-from .preflight import URL_USER, without_secrets
 from .scope import RunScope
 
 SAMPLE = "sample"

@@ -8,9 +8,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# As at a terminal: a suite started in the background has Ctrl-C ignored, and would hand that on to what it tests.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# As at a terminal: a suite started in the background has Ctrl-C and hang-ups ignored, and would hand that on to what it
+# tests.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 # How long one example takes says nothing on a machine that others use as well.
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")

@@ -235,7 +235,7 @@ def test_the_end_of_the_caller_ends_everything(
     segment = Path("/dev/shm", (tmp_path / "ready").read_text())
     assert segment.exists()
     os.killpg(found.pid, number) if handling == "whole group" else found.send_signal(number)
-    found.wait()
+    found.wait(30)
     eventually(lambda: not list(alive(token)))
     eventually(lambda: not (segment.exists() or (tmp_path / "scratch").exists()))
     # A caller that can still clean up may have use for the rest.

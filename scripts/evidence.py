@@ -13,7 +13,7 @@ import msgspec
 
 from . import outcomes, process, slots, storage
 from .environment import Environment
-from .matrix import Api, Batch, TestFile
+from .matrix import Api, Batch, Kind, TestFile
 from .patching import Worktree
 from .preflight import INSIDE, Preflight
 from .results import PROVES, ApiEvidence, Case, Evidence, Outcome, Reach, State
@@ -312,6 +312,9 @@ def _order(touch: Touch) -> tuple[object, ...]:
 
 
 def _evidence(api: Api, found: Found | None, touches: list[Touch], cases: Mapping[Key, Case]) -> ApiEvidence:
+    if api.kind is Kind.CONTEXT_MANAGER:
+        # To make one is nothing yet.
+        touches = [touch for touch in touches if touch.how is not How.CONSTRUCTED]
     by_case: dict[Key, list[Touch]] = {}
     for touch in touches:
         by_case.setdefault(touch.key, []).append(touch)

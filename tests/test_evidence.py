@@ -35,6 +35,7 @@ APIS = {
     "gadget.Client.acquire": Kind.METHOD,
     "gadget.Client.named": Kind.METHOD,
     "gadget.Client.ratio": Kind.METHOD,
+    "gadget.Client.size": Kind.METHOD,
     "gadget.Client.plain": Kind.METHOD,
     "gadget.odd": Kind.FUNCTION,
     "gadget.double": Kind.FUNCTION,
@@ -99,6 +100,9 @@ class Client(abc.ABC):
     @classmethod
     def named(cls, name):
         return name
+    @functools.cached_property
+    def size(self):
+        return 3
     @staticmethod
     def plain():
         pass
@@ -110,6 +114,7 @@ def odd(number, *, step=1):
     "Has statements of many kinds."
     total = 0
     def add(to_add):
+        """Adds."""
         nonlocal total
         if to_add < 0: raise ValueError
         elif to_add == 0:
@@ -128,7 +133,7 @@ def odd(number, *, step=1):
     else:
         total += 0
     assert total, [other for other in range(2)]
-    return total, Inner().get()
+    return total, Inner().get(), add.__doc__
 
 def double(number=1):
     return 2 * number
@@ -184,7 +189,7 @@ def work():
     gadget.configure(1)
 
 def hang():
-    with gadget.expires(1, Local()):
+    with gadget.Guard(), gadget.expires(1, Local()):
         os.kill(os.getpid(), signal.SIGKILL)
 
 def run(method, target):
@@ -223,7 +228,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["configure: exception exception=ValueError normal"],
     ),
     "function of many kinds of statements": (
-        "self.assertEqual((3, 2), gadget.odd(3, step=2)); self.assertRaises(AssertionError, gadget.odd, 1)",
+        "self.assertEqual((3, 2, 'Adds.'), gadget.odd(3, step=2)); self.assertRaises(AssertionError, gadget.odd, 1)",
         ["odd: exception exception=AssertionError normal step=default step=explicit"],
     ),
     "coroutine": ("self.assertEqual(3, drive(gadget.fetch(Channel())))", ["fetch: normal retries=default"]),
@@ -252,10 +257,11 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "with self.assertRaises(OSError), gadget.bare(): raise OSError",
         ["bare: exception exception=OSError"],
     ),
+    "class as context manager that is only made": ("gadget.Guard()", []),
     "class as context manager": ("with gadget.Guard(): pass", ["Guard: normal"]),
     "class as context manager with an exception": (
         "with gadget.Guard(): raise KeyError",
-        ["Guard: exception exception=KeyError normal"],
+        ["Guard: exception exception=KeyError"],
     ),
     "asynchronous context manager": (
         """
@@ -325,6 +331,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "import in the middle": ("import gadget.late; gadget.late.call()", ["late.call: normal"]),
     "class method": ("Local.named('a')", ["Client.named: normal"]),
     "property": ("Local().ratio", ["Client.ratio: normal"]),
+    "cached property": ("client = Local(); client.size, client.size", ["Client.size: normal"]),
     "mock that wraps": (
         """
         client = Local()
@@ -391,6 +398,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "thread that is left behind, the case after": ("LEFT[0].set(); LEFT[1].join()", []),
     "fork": ("fork(work)", ["configure: normal [child]"]),
+    "fork after the same": ("work(); fork(work)", ["configure: normal [child]"]),
     "fork in a thread": (
         "thread = threading.Thread(target=fork, args=(work,)); thread.start(); thread.join()",
         ["configure: normal [child]"],
@@ -401,7 +409,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "another process of it": ("self.assertEqual(0, run('forkserver', work))", ["configure: normal [child]"]),
     "process that is killed": (
         "self.assertEqual(-9, run('fork', hang))",
-        [f"{ACQUIRE} [child]", "expires: client=explicit [child]"],
+        [f"{ACQUIRE} [child]", "expires: client=explicit [child]", "Guard: [child]"],
     ),
     "interpreter": ("python('import gadget; gadget.configure(1)')", ["configure: normal [child]"]),
     "grandchild": (
@@ -454,6 +462,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
         self.assertEqual(["client"], list(inspect.signature(gadget.configure).parameters))
         self.assertTrue(inspect.isfunction(gadget.configure) and inspect.isclass(gadget.Result))
         self.assertTrue(inspect.iscoroutinefunction(gadget.fetch))
+        self.assertEqual("SourceFileLoader", type(gadget.__loader__).__name__)
+        self.assertIs(gadget.__loader__, gadget.__spec__.loader)
         self.assertEqual("Keeps a client.", gadget.configure.__doc__)
         self.assertTrue(inspect.getsource(gadget.configure).startswith("def configure(client):"))
         self.assertEqual("Result(state='a', failures={})", repr(gadget.Result("a")))
@@ -593,7 +603,8 @@ def told(found: Evidence, case: str) -> list[str]:
         for reach in api.reached:
             if reach.name == method(case):
                 brackets = [f" [{place}]" for place in (*reach.through, *(["child"] if reach.child else []))]
-                lines.append(f"{api.api.removeprefix('gadget.')}: {' '.join(reach.behaviours)}{''.join(brackets)}")
+                behaviours = [f" {behaviour}" for behaviour in reach.behaviours]
+                lines.append(f"{api.api.removeprefix('gadget.')}:{''.join([*behaviours, *brackets])}")
     return sorted(lines)
 
 
@@ -654,7 +665,7 @@ def test_every_case_passes_as_if_nobody_watched(version: str) -> None:
                 "while total > 100:",
                 "total += 0",
                 "assert total, [other for other in range(2)]",
-                "return total, Inner().get()",
+                "return total, Inner().get(), add.__doc__",
             ],
         ),
         ("cached", "cached function", ["return 2 * number"]),
@@ -685,6 +696,7 @@ def test_lines_that_could_be_executed_are_counted_alike_everywhere(version: str)
         "Client.acquire": 0,
         "Client.named": 1,
         "Client.ratio": 1,
+        "Client.size": 1,
         "Client.plain": 1,
         "odd": 15,
         "double": 1,
@@ -752,6 +764,21 @@ assert [place for place in sys.path if os.path.exists(f"{place}/sitecustomize.py
     watched = bench.watch({FILE: calling(body)})
     assert [case.message for case in watched.cases] == [""]
     assert touched(watched) == {"test_a: gadget.configure"}
+
+
+def test_code_whose_source_has_changed_is_left_alone(bench: Bench) -> None:
+    bench.python = Path(pythons()[min(pythons())])
+    moving = """
+import gadget, pathlib
+here = pathlib.Path(__file__)
+here.write_text(here.read_text().replace("return 'first'", "return 'other'"))
+class Remote(gadget.Client):
+    def acquire(self, scope):
+        return 'first'
+"""
+    body = "import moving\nself.assertEqual('first', moving.Remote().acquire(1))"
+    watched = bench.watch({FILE: calling(body), "test/moving.py": moving})
+    assert [(case.outcome, case.message) for case in watched.cases] == [(Outcome.PASSED, "")]
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,6 @@ class Watcher:
             through = role.through(frame)
             if through is not None:
                 meanings.append((role, through))
-        # Even if there are none: another call may have had this very address.
         self.calls[id(frame)] = meanings
         arguments = frame.f_locals if meanings else {}
         for role, through in meanings:
@@ -402,7 +401,7 @@ class Probes:
             if code.co_filename not in self.files:
                 self.files[code.co_filename] = self._compile(code.co_filename)
             plain, probed = self.files[code.co_filename].get((code.co_name, code.co_firstlineno), (None, None))
-            if plain is None or probed is None or plain.co_code != code.co_code:
+            if plain is None or probed is None or plain != code:
                 return None
             function.__code__ = probed
         return function.__code__

@@ -10,7 +10,7 @@ import pytest
 
 # As at a terminal: a suite started in the background has Ctrl-C and hang-ups ignored, and would hand that on to what it
 # tests.
-for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 # How long one example takes says nothing on a machine that others use as well.

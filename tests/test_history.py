@@ -17,7 +17,12 @@ def night(outcome: Outcome | None, seconds: float = 0.5, **changes: object) -> R
     cases = [Case(file=examples.TIMER, cls="T", name="test_a", outcome=outcome, seconds=seconds)] if outcome else []
     run = msgspec.structs.replace(examples.run(examples.TIMER, len(cases))[0], outcomes=outcomes.count(cases))
     column: PairResult = examples.column("2.10.0", runs=[(run, cases)])
-    return Report(title="t", batch="b", apis=[], columns=[msgspec.structs.replace(column, label="2.10.0", **changes)])
+    return Report(
+        title="t",
+        batch="b",
+        apis=[],
+        columns=[msgspec.structs.replace(column, label="2.10.0", evidence=None, **changes)],
+    )
 
 
 def of(*sequence: Outcome | None) -> history.History:

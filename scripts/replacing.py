@@ -194,9 +194,10 @@ class _Reader:
             case ast.Call(func=function, args=[value, key, *_]) if _last(function) == "getattr":
                 names = self._strings(key, scope) - {COMPUTED}
                 return {f"{base}.{name}" for base in self._dotted(value, scope) for name in names}
-            case ast.Call(func=function, args=[key, *_]):
-                if _last(function) == "__import__" or self._dotted(function, scope) & IMPORTING:
-                    return self._strings(key, scope) - {COMPUTED}
+            case ast.Call(func=ast.Name(id="__import__"), args=[key]):
+                return {text.partition(".")[0] for text in self._strings(key, scope) - {COMPUTED}}
+            case ast.Call(func=function, args=[key, *_]) if self._dotted(function, scope) & IMPORTING:
+                return self._strings(key, scope) - {COMPUTED}
         return set()
 
     def _dotted_of(self, bindings: list[_Binding]) -> set[str]:
@@ -208,7 +209,7 @@ class _Reader:
     def _strings(self, node: ast.expr, scope: _Scope) -> set[str]:
         """Return the texts that an expression may be."""
         match node:
-            case ast.Constant(value=str(text)) if text:
+            case ast.Constant(value=str(text)):
                 return {text}
             case ast.Name(id=name):
                 return scope.once(name, "strings", self._strings_of, {COMPUTED})
@@ -224,10 +225,9 @@ class _Reader:
     def _rows(self, node: ast.expr, scope: _Scope) -> list[_Placed] | None:
         """Return what an iterable holds if it is written out, or None."""
         match node:
-            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                return [(item, scope) for item in items]
-            case ast.Dict(keys=keys):
-                return [(key, scope) for key in keys if key]
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(keys=items):
+                whole = [(item, scope) for item in items if item and not isinstance(item, ast.Starred)]
+                return whole if len(whole) == len(items) else None
             case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
                 return _joined(self._rows, [(left, scope), (right, scope)])
             case ast.Name(id=name):
@@ -243,7 +243,7 @@ class _Reader:
     def _items(self, table: ast.expr, scope: _Scope) -> list[_Placed] | None:
         """Return the items of a dictionary that is written out, each as a tuple."""
         match table:
-            case ast.Dict(keys=keys, values=values):
+            case ast.Dict(keys=keys, values=values) if None not in keys:
                 entries = [[key, value] for key, value in zip(keys, values, strict=True) if key]
                 return [(ast.Tuple(elts=entry, ctx=ast.Load()), scope) for entry in entries]
             case ast.Name(id=name):
@@ -276,7 +276,11 @@ class _Reader:
                 self._visit_all(node.body, turn, patching=patching)
             return
         match node:
-            case ast.Assign(targets=[ast.Name(id=name), *_]) | ast.AnnAssign(target=ast.Name(id=name)):
+            case (
+                ast.Assign(targets=[ast.Name(id=name), *_])
+                | ast.AnnAssign(target=ast.Name(id=name))
+                | ast.AugAssign(target=ast.Name(id=name))
+            ):
                 patching = patching or bool(PATCHING.search(name))
             case ast.Attribute(ctx=ast.Store() | ast.Del()):
                 self._hit(self._dotted(node, scope), node, _assigned(node))

@@ -728,6 +728,34 @@ REPLACING = {
         apply_all(patches)
         """,
     "a table of patches in a call": "apply_patches([['timer.expires', new]])  #!",
+    "through __import__": "__import__('torch.timer').timer.expires = new #!",
+    "alias with an annotation": """\
+        import torch
+        t: object = torch.timer
+        t.expires = new #!
+        """,
+    "loops over what is not all written out": """\
+        import torch
+        for k in ['a', *others]:
+            setattr(torch.timer, k, new) #!
+        for k in {'a': 1, **others}:
+            setattr(torch.timer, k, new) #!
+        for k, v in {'a': 1, **others}.items():
+            setattr(torch.timer, k, v) #!
+        """,
+    "a table of patches that grows": """\
+        patches = []
+        patches += [['timer.expires', new]] #!
+        """,
+    "a decorator": """\
+        @patch('torch.timer.expires', new) #!
+        def f(): pass
+        """,
+    "an alias in an expression": """\
+        import torch
+        if t := torch.timer:
+            t.expires = new #!
+        """,
     "a patch by its full name": "patch('torch.timer.expires', new)  #!",
     "a module of patches without __all__": """\
         from torch_npu import other
@@ -811,6 +839,46 @@ NOT_REPLACING = {
         for k, m in [('expires', torch.nn), ('a', torch.timer)]:
             setattr(m, k, new)
         """,
+    "a loop over a table of other names": """\
+        import torch
+        TABLE = [('a', 1), ('b', 2)]
+        for k, v in TABLE:
+            setattr(torch.timer, k, v)
+        """,
+    "loops over a dictionary of other names": """\
+        import torch
+        TABLE = {'a': 1, 'b': 2}
+        for k in TABLE:
+            setattr(torch.timer, k, new)
+        for k in TABLE.keys():
+            setattr(torch.timer, k, new)
+        for k, v in TABLE.items():
+            setattr(torch.timer, k, v)
+        """,
+    "a loop over tables of other names that are joined": """\
+        import torch
+        A = ['a']
+        for k in sorted(A + ['b']):
+            setattr(torch.timer, k, new)
+        """,
+    "another dictionary's item": "MODULES['torch.timer'].expires = new",
+    "what a call of that name gives": "make('torch.timer').expires = new",
+    "what with and a star bind": """\
+        from torch import timer
+        def f():
+            with make() as timer:
+                timer.expires = new
+        def g(y):
+            *timer, x = y
+            timer.expires = new
+        """,
+    "what a loop has left": """\
+        from torch import timer
+        def f(timers):
+            for timer in timers:
+                pass
+            timer.expires = new
+        """,
     "a table that is no patch": "rows = [['timer.expires', 3]]",
     "a module of patches that does not export it": """\
         from torch_npu import without_it
@@ -825,7 +893,7 @@ NOT_REPLACING = {
         t.expires = new
         """,
 }
-OTHERS = {"other.py": "", "with_it.py": "__all__ = ['a', 'expires']", "without_it.py": "__all__ = ('a',)"}
+OTHERS = {"other.py": "", "with_it.py": "__all__ = ['a', *others, 'expires']", "without_it.py": "__all__ = ('a',)"}
 
 
 def write(path: Path, data: str | bytes) -> None:

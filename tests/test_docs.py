@@ -254,6 +254,7 @@ def test_the_line_is_where_it_is_said(page: str, line: int, end: str) -> None:
         ("Yes<br>Not yet supported on <term>Ascend 950DT</term>", MOSTLY, {NEW: False}),
         ("Yes, except Ascend 950DT", MOSTLY, {NEW: False}),
         ("是，仅支持<term>Atlas A3 训练系列产品</term>", MOSTLY, {A3: True}),
+        ("是，仅支持<term>X1</term>，暂不支持<term>X2</term>", MOSTLY, {"X2": False}),
         ("是（支持fp32）", YES, {}),
         ("否", NO, {}),
         ("No", NO, {}),

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO
 
@@ -192,7 +192,7 @@ def _log_path(folder: Path, file: TestFile, number: int) -> Path:
 def _side_by_side(one: Callable[[TestFile], None], files: Sequence[TestFile], stopped: threading.Event) -> None:
     with ThreadPoolExecutor(max_workers=max(1, len(files))) as executor:
         try:
-            for future in [executor.submit(one, file) for file in files]:
+            for future in as_completed([executor.submit(one, file) for file in files]):
                 future.result()
         except BaseException:
             stopped.set()

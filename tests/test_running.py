@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,7 @@ import lxml.etree
 import msgspec
 import pytest
 
-from scripts import junit, results
+from scripts import junit, results, running
 from scripts.inside.run import LATE_CHARACTERS, MESSAGE_CHARACTERS, Recorder
 from scripts.results import Case, PairResult, Run, State, Verdict
 from scripts.running import Progress
@@ -385,7 +387,8 @@ def load_tests(loader, tests, pattern):
         source="""
 class T(TestCase):
     def test_a(self): self.fail("a")
-unittest.main(module=None, argv=["x", __name__ + ".T"], exit=False)
+from unittest.main import main
+main(module=None, argv=["x", __name__ + ".T"], exit=False)
 class U(TestCase):
     def test_b(self): pass
 """,
@@ -529,10 +532,13 @@ class T(TestCase):
 class Mute(Exception):
     def __str__(self): raise RuntimeError
     __repr__ = __str__
+class Endless(Exception):
+    __cause__ = property(lambda self: 1 / 0)
 class Mumble:
     def __repr__(self): raise RuntimeError("no text")
 class T(TestCase):
     def test_error(self): raise Mute
+    def test_trace(self): raise Endless
     @unittest.skip(404)
     def test_skip_number(self): pass
     def test_sub(self):
@@ -542,12 +548,14 @@ class T(TestCase):
 """,
         cases={
             "T.test_error": "error",
+            "T.test_trace": "error",
             "T.test_skip_number": "skipped",
             "T.test_sub": "failed",
             "T.test_surrogate": "failed",
         },
         said={
             "T.test_error": "Mute",
+            "T.test_trace": "Endless: (its text could not be had)",
             "T.test_skip_number": "404",
             "T.test_surrogate": "\\udcff",
             "T.test_sub": "sub-test",
@@ -1121,6 +1129,41 @@ def test_seconds_are_those_of_the_case_and_of_the_run(tmp_path: Path) -> None:
     assert ran.run.unittest_seconds + 0.2 <= whole <= ran.seconds
 
 
+def test_a_file_has_folders_of_its_own_which_no_message_names(tmp_path: Path) -> None:
+    source = """
+import shutil, tempfile
+class T(TestCase):
+    def test_a(self):
+        venv = os.path.dirname(os.path.dirname(sys.executable))
+        self.assertEqual((os.environ["VIRTUAL_ENV"], shutil.which("python")), (venv, f"{venv}/bin/python"))
+        self.assertEqual(tempfile.gettempdir(), os.environ["TMPDIR"])
+        print(tempfile.mkdtemp(), os.getcwd(), file=sys.stdout)
+        self.fail(f"{tempfile.gettempdir()}/file {os.getcwd()} {sys.executable}.")
+"""
+    first, second = run(source, tmp_path / "1"), run(source, tmp_path / "2")
+    assert first.cases[0].message == second.cases[0].message
+    assert 'File "test/api_test.py", line ' in first.cases[0].message
+    assert first.cases[0].message.endswith("AssertionError: <tmp>/file test <venv>/bin/python.\n")
+    folders = [Path(name) for name in first.log.decode().split()[:2]]
+    assert all(folder.is_absolute() and not folder.exists() for folder in folders)
+    assert tempfile.gettempdir() in str(folders[0])
+
+
+def test_progress_waits_for_whole_events(tmp_path: Path) -> None:
+    events, heard = tmp_path / "events", list[Progress]()
+    follower = running._Follower("api_test.py", events, heard.append)
+    plan, stop = (
+        json.dumps({"pid": 1, **event}) + "\n"
+        for event in ({"event": "planned", "cases": [["T", "a"]]}, {"event": "stop", "case": ["T", "a"]})
+    )
+    follower()
+    for text in (plan[:20], plan[20:] + stop[:9], stop[9:], stop.replace("1", "2")):
+        with events.open("a") as stream:
+            stream.write(text)
+        follower()
+    assert [(now.planned, now.done) for now in heard] == [(None, 0), (None, 0), (1, 0), (1, 1), (1, 1)]
+
+
 def test_messages_get_short_once_too_much_was_said(tmp_path: Path) -> None:
     record = Recorder(str(tmp_path / "events"), "api_test")
     record.room = MESSAGE_CHARACTERS
@@ -1257,19 +1300,59 @@ def test_an_error_of_the_session_ends_all_files_and_nothing_later(tmp_path: Path
         "slow.py": "class T(TestCase):\n    def test_a(self): time.sleep(60)\n",
     }
     told = Told()
+    planned = threading.Event()
+
+    def progress(now: Progress) -> None:
+        if now.file == "slow.py" and now.planned:
+            planned.set()
 
     def finished(run: Run, cases: list[Case]) -> None:
         told(run, cases)
         if run.file == "fast.py":
+            planned.wait()
             raise OSError("disk full")
 
     start = time.monotonic()
     with pytest.raises(OSError, match="disk full"):
-        run_all(sources, tmp_path / "p", finished=finished)
+        run_all(sources, tmp_path / "p", finished=finished, progress=progress)
     assert time.monotonic() - start < 10
     assert (told.runs["slow.py"].state, told["slow.py"]) == (State.NOT_RUN, {"test_a": "not-run"})
     run_all({"fast.py": sources["fast.py"]}, tmp_path / "p", finished=told)
     assert told.runs["fast.py"].state is State.COMPLETE
+
+
+def test_a_file_runs_again_when_it_is_alone(tmp_path: Path) -> None:
+    times = str(tmp_path / "times")
+    tell = f"with open({times!r}, 'a') as stream: print(__name__, file=stream)\n"
+    sources = {
+        "again.py": tell + turns(tmp_path, "self.fail('first')", "pass"),
+        "other.py": f"time.sleep(1)\n{tell}class T(TestCase):\n    def test_a(self): pass\n",
+    }
+    told = Told()
+    run_all(sources, tmp_path / "p", reruns=1, finished=told)
+    assert told["again.py"]["test_a"] == "flaky"
+    assert Path(times).read_text().split() == ["again", "other", "again"]
+
+
+def test_a_rerun_that_is_stopped_takes_nothing_back(tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    sources = {
+        "again.py": turns(tmp_path, "self.fail('first')", f"open({str(second)!r}, 'w').close(); time.sleep(60)"),
+        "other.py": "class T(TestCase):\n    def test_a(self): pass\n",
+    }
+    told = Told()
+
+    def finished(run: Run, cases: list[Case]) -> None:
+        told(run, cases)
+        if run.file == "other.py":
+            while not second.exists():
+                time.sleep(0.01)
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        run_all(sources, tmp_path / "p", reruns=1, finished=finished)
+    assert told["again.py"] == {"test_a": "failed", "test_b": "passed"}
+    assert (told.runs["again.py"].state, told.runs["again.py"].attempts) == (State.COMPLETE, 1)
 
 
 INTERRUPTED = """
@@ -1280,10 +1363,12 @@ from tests.running_support import run_all
 interrupts.install()
 slow = "class T(TestCase):\\n    def test_a(self): pass\\n    def test_b(self): time.sleep(60)\\n"
 sources = {"fast.py": slow.replace("60", "0"), "slow.py": slow, "quiet.py": slow}
+files = []
 def told(run, cases):
+    files.append(run.file)
     print(run.file, run.state.value, [case.outcome.value for case in cases], flush=True)
 def progress(now):
-    if now.file == "slow.py" and now.done: print("ready", flush=True)
+    if files and now.file == "slow.py" and now.done: print("ready", flush=True)
 try:
     run_all(sources, pathlib.Path(sys.argv[1]), reruns=1, sensitive=["quiet.py"], finished=told, progress=progress)
 except Interrupted as interrupted:

@@ -164,15 +164,6 @@ def is_load_failure(test: Any) -> bool:
     return type(test).__module__ == "unittest.loader" and type(test).__name__ == "_FailedTest"
 
 
-def trace(error: BaseException) -> str:
-    """Return the traceback of an error, from where it leaves unittest's and our own code."""
-    own = (__file__, runpy.__file__, os.path.dirname(unittest.__file__), "<frozen ")
-    step = error.__traceback__
-    while step is not None and step.tb_frame.f_code.co_filename.startswith(own):
-        step = step.tb_next
-    return "".join(traceback.format_exception(type(error), error, step))
-
-
 class EventResult(unittest.TextTestResult):
     """unittest's own result, console output included, that records every event as well.
 
@@ -304,8 +295,8 @@ class EventProgram(unittest.TestProgram):
         except unittest.SkipTest as skip:
             EventResult.record("module-skipped", message=skip)
             raise
-        except BaseException as error:
-            EventResult.record("collection-error", message=trace(error))
+        except BaseException:
+            EventResult.record("collection-error", message=traceback.format_exc())
             raise
 
     def runTests(self) -> None:  # noqa: N802

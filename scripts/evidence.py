@@ -38,6 +38,9 @@ class How(enum.Enum):
     LINE = "line"
 
 
+COMES_THROUGH = {How.LEFT, How.RAISED, How.CONSTRUCTED, How.READ}
+
+
 class Touch(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a case was seen to do to an API.
 
@@ -336,7 +339,7 @@ def _evidence(api: Api, found: Found | None, touches: list[Touch], cases: Mappin
         read=sorted({touch.detail for touch in proven if touch.how is How.READ}),
     )
     missing = [
-        *_missing_at_all(evidence, found),
+        *_missing_at_all(evidence, found, came_through=any(touch.how in COMES_THROUGH for touch in proven)),
         *(words for case in api.require if (words := _missing_case(case, evidence, cases))),
         *(f"no passing case shows {behaviour}" for behaviour in api.require_behaviours if behaviour not in behaviours),
     ]
@@ -359,7 +362,7 @@ def _behaviours(touches: Iterable[Touch]) -> list[str]:
     return sorted({behaviour for touch in touches for behaviour in touch.behaviours})
 
 
-def _missing_at_all(evidence: ApiEvidence, found: Found | None) -> list[str]:
+def _missing_at_all(evidence: ApiEvidence, found: Found | None, *, came_through: bool) -> list[str]:
     """Return why there is no evidence, if there is none."""
     if not found:
         return ["no test file imports it"]
@@ -372,7 +375,7 @@ def _missing_at_all(evidence: ApiEvidence, found: Found | None) -> list[str]:
             f"{_name((reach.file, reach.cls, reach.name))} ({reach.outcome.value})" for reach in evidence.reached
         )
         return [f"no case that reached it passed: {told}"]
-    if not any(behaviour.startswith(("normal", "exception", "read=")) for behaviour in evidence.behaviours):
+    if not came_through:
         return ["passing cases entered it, but were not seen to leave it"]
     return []
 

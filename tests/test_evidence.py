@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from scripts.evidence import Found, How, Touch, Watched
 from scripts.matrix import Api, Batch, Kind, Matrix, Text, Upstream
 from scripts.matrix import TestFile as File
 from scripts.patching import Worktree
-from scripts.preflight import Cann, Interpreter, Machine, Preflight
+from scripts.preflight import INSIDE, Cann, Interpreter, Machine, Preflight
 from scripts.results import ApiEvidence, Case, Evidence, Outcome
 from tests.conftest import ROOT
 from tests.running_support import pythons
@@ -132,7 +133,9 @@ def odd(number, *, step=1):
         total -= 1
     else:
         total += 0
-    assert total, [other for other in range(2)]
+    kept = [
+        10 // total for other in range(2)
+    ]
     return total, Inner().get(), add.__doc__
 
 def double(number=1):
@@ -228,8 +231,12 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["configure: exception exception=ValueError normal"],
     ),
     "function of many kinds of statements": (
-        "self.assertEqual((3, 2, 'Adds.'), gadget.odd(3, step=2)); self.assertRaises(AssertionError, gadget.odd, 1)",
-        ["odd: exception exception=AssertionError normal step=default step=explicit"],
+        "self.assertEqual((3, 2, 'Adds.'), gadget.odd(3, step=2))",
+        ["odd: normal step=explicit"],
+    ),
+    "function that is left in the middle of a statement": (
+        "self.assertRaises(ZeroDivisionError, gadget.odd, 0)",
+        ["odd: exception exception=ZeroDivisionError step=default"],
     ),
     "coroutine": ("self.assertEqual(3, drive(gadget.fetch(Channel())))", ["fetch: normal retries=default"]),
     "coroutine that was told": ("drive(gadget.fetch(Channel(), retries=0))", ["fetch: normal retries=explicit"]),
@@ -664,8 +671,23 @@ def test_every_case_passes_as_if_nobody_watched(version: str) -> None:
                 "for each in range(number): add(each)",
                 "while total > 100:",
                 "total += 0",
-                "assert total, [other for other in range(2)]",
+                "kept = [",
                 "return total, Inner().get(), add.__doc__",
+            ],
+        ),
+        (
+            "odd",
+            "function that is left in the middle of a statement",
+            [
+                "total = 0",
+                "def add(to_add):",
+                "class Inner:",
+                "kept = step",
+                "def get(self): return super().__hash__() and self.kept",
+                "for each in range(number): add(each)",
+                "while total > 100:",
+                "total += 0",
+                "kept = [",
             ],
         ),
         ("cached", "cached function", ["return 2 * number"]),
@@ -740,6 +762,20 @@ def test_a_case_that_is_loaded_twice_has_its_number(bench: Bench) -> None:
     watched = bench.watch({FILE: calling(body) + twice})
     assert touched(watched) == {"test_a [2]: gadget.configure"}
     assert [case.name for case in watched.cases] == ["test_a", "test_a [2]"]
+
+
+def test_a_child_that_comes_back_into_the_runner_stays_that_of_its_case(bench: Bench) -> None:
+    more = "    def test_b(self):\n        gadget.configure(1)\n"
+    watched = bench.watch({FILE: calling("os.fork()") + more})
+    assert {(touch.name, touch.child) for touch in watched.touches} == {("test_b", False), ("test_a", True)}
+
+
+def test_a_mock_that_stands_for_an_api_for_a_while_does_not_hide_it(bench: Bench) -> None:
+    body = "with mock.patch('gadget.configure'):\n    import gadget.late\ngadget.configure(1)"
+    watched = bench.watch({FILE: calling(body, head="from unittest import mock")})
+    (found,) = (entry for entry in watched.found if entry.api == "gadget.configure")
+    assert (found.watched, len(found.statements)) == (True, 3)
+    assert touched(watched) == {"test_a: gadget.configure"}
 
 
 def test_test_files_of_one_name_have_their_own_cases(bench: Bench) -> None:
@@ -829,8 +865,10 @@ def test_a_second_answer_needs_no_run_unless_it_is_to_be_fresh(bench: Bench, tmp
     assert bench.watch({FILE: file.source}) == first
 
 
-@pytest.mark.parametrize("change", ["tree", "venv", "apis", "cann", "garbled"])
-def test_an_answer_is_that_of_this_venv_worktree_and_these_apis_only(bench: Bench, tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["tree", "venv", "apis", "cann", "garbled", "watcher"])
+def test_an_answer_is_that_of_this_venv_worktree_and_these_apis_only(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     file = Noted(tmp_path, "gadget.configure(1)")
     others: dict[str, str] = {}
     bench.watch({FILE: file.source})
@@ -846,6 +884,11 @@ def test_an_answer_is_that_of_this_venv_worktree_and_these_apis_only(bench: Benc
         case "garbled":
             (record,) = (storage.cache_root() / "evidence").iterdir()
             record.write_bytes(record.read_bytes()[:-9])
+        case "watcher":
+            another = shutil.copytree(INSIDE, tmp_path / "inside")
+            monkeypatch.setattr("scripts.evidence.INSIDE", another)
+            with (another / "watch.py").open("a") as stream:
+                stream.write("# another\n")
     assert touched(bench.watch({FILE: file.source, **others})) == {"test_a: gadget.configure"}
     assert file.runs == 2
 
@@ -935,7 +978,11 @@ PASSED = {"test_a": Outcome.PASSED}
             if outcome not in (Outcome.PASSED, Outcome.FLAKY)
         ),
         (ENDED, {}, f"no case that reached it passed: {FILE}::T.test_a (not-run)"),
-        (ENDED[:1], PASSED, "passing cases entered it, but were not seen to leave it"),
+        (
+            [*ENDED[:1], touch("test_a", How.DEFAULT, "read"), touch("test_a", How.LINE, "1")],
+            PASSED,
+            "passing cases entered it, but were not seen to leave it",
+        ),
         (
             [touch("test_a", How.ENTERED), touch("test_b", How.LEFT)],
             {"test_a": Outcome.PASSED, "test_b": Outcome.ERROR},

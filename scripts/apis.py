@@ -20,6 +20,7 @@ from .preflight import INSIDE, Preflight
 
 VERSION = 1
 SECONDS = 300.0
+MOST_TOLD = 20
 # What drives a device, by its first names: an API of the control plane pulls in none of it.
 DEVICE_MODULES = (
     *("torch_npu", "acl", "te", "tbe", "hccl", "tvm", "torchair", "mindspeed"),
@@ -179,7 +180,7 @@ def look(batch: Batch, preflight: Preflight, environment: Environment) -> ApiRep
     return ApiReport(
         apis=apis,
         checked=len(checked),
-        differing=[f"{file}: {how}" for file, how in differing.items()],
+        differing=_told(differing),
         live=kept.search is None,
         searched=kept.search.files if kept.search else 0,
         unread=kept.search.unread if kept.search else [],
@@ -258,6 +259,12 @@ def _facts(
             *(f"{device} (started)" for device in looked.initialised),
         ],
     )
+
+
+def _told(differing: Mapping[str, str]) -> list[str]:
+    told = [f"{file}: {how}" for file, how in differing.items()]
+    more = len(told) - MOST_TOLD
+    return told if more <= 0 else [*told[:MOST_TOLD], f"and {more} more"]
 
 
 def _compare_records(root: Path, packages: set[str]) -> tuple[set[str], dict[str, str]]:

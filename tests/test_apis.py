@@ -475,6 +475,17 @@ def test_a_file_of_torch_that_somebody_changed_added_or_removed_is_named(bench: 
     assert [facts.record_ok for facts in after.apis] == [False, True]
 
 
+def test_without_a_record_no_file_is_the_wheels_and_the_list_stays_short(bench: Bench) -> None:
+    bench.install({"timer.py": TIMER, **{f"a{number:02}.py": "" for number in range(30)}})
+    (record,) = bench.site.glob("torch-*.dist-info/RECORD")
+    record.write_text("garbage\n\n,\n")
+    report = bench.look(EXPIRES)
+    assert [facts.record_ok for facts in report.apis] == [False]
+    assert report.differing[0] == "torch/__init__.py: in no wheel's RECORD"
+    assert len(report.differing) == 21
+    assert report.differing[-1] == f"and {report.checked - 20} more"
+
+
 def test_an_api_whose_source_lies_outside_the_wheels_is_not_the_wheels(bench: Bench) -> None:
     (bench.site / "elsewhere.py").write_text("def api(): ...\n")
     bench.install({"a.py": "from elsewhere import api"})
@@ -569,6 +580,12 @@ def test_in_mode_control_plane_the_source_of_torch_npu_tells_it(bench: Bench) ->
     report = bench.look(EXPIRES, ACQUIRE)
     assert (report.live, report.searched, report.unread) == (False, 1, [])
     assert [facts.replaced_by for facts in report.apis] == [["torch_npu/__init__.py:5: torch.timer.expires = …"], []]
+
+
+def test_a_name_that_torch_lacks_is_searched_for_all_the_same(bench: Bench) -> None:
+    bench.install({"timer.py": TIMER}, "import torch.timer\ntorch.timer.later = print\n")
+    facts = bench.look("torch.timer.later").apis[0]
+    assert (facts.importable, facts.replaced_by) == (False, ["torch_npu/__init__.py:2: torch.timer.later = …"])
 
 
 def test_every_name_that_an_api_goes_by_counts(bench: Bench) -> None:

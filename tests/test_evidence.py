@@ -133,9 +133,9 @@ def odd(number, *, step=1):
         total -= 1
     else:
         total += 0
-    kept = [
-        10 // total for other in range(2)
-    ]
+    kept = (
+        10 // total
+    )
     return total, Inner().get(), add.__doc__
 
 def double(number=1):
@@ -671,7 +671,7 @@ def test_every_case_passes_as_if_nobody_watched(version: str) -> None:
                 "for each in range(number): add(each)",
                 "while total > 100:",
                 "total += 0",
-                "kept = [",
+                "kept = (",
                 "return total, Inner().get(), add.__doc__",
             ],
         ),
@@ -687,7 +687,7 @@ def test_every_case_passes_as_if_nobody_watched(version: str) -> None:
                 "for each in range(number): add(each)",
                 "while total > 100:",
                 "total += 0",
-                "kept = [",
+                "kept = (",
             ],
         ),
         ("cached", "cached function", ["return 2 * number"]),

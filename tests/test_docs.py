@@ -306,6 +306,19 @@ def test_what_hardware_by_hardware_comes_to(marks: list[str], support: Support, 
         assert (found.support, found.hardware) == (support, hardware)
 
 
+def test_a_row_that_names_no_hardware_says_nothing() -> None:
+    (found,) = read("### torch.a\n\n| 硬件 | 是否支持 |\n|--|--|\n| A | ✔ |\n| | ✘ |\n", "torch.a")
+    assert (found.support, found.hardware) == (YES, {"A": True})
+
+
+def test_words_of_any_length_are_told_in_one_short_line() -> None:
+    long, longer = (
+        read(f"|API|Supported|\n|--|--|\n|torch.a|{'词' * count}|\n", "torch.a")[0].words for count in (200, 201)
+    )
+    assert (long, longer) == ("词" * 200, "词" * 199 + "…")
+    assert read("|API|Supported|\n|--|--|\n|torch.a|perhaps<br>  later|\n", "torch.a")[0].words == "perhaps later"
+
+
 def test_a_list_with_something_else_in_it_is_not_understood() -> None:
     (found,) = read("### torch.a\n\n**产品支持情况**：\n\n- A：支持\n- 待验证\n", "torch.a")
     assert (found.support, found.words) == (Support.UNKNOWN_FORM, "待验证: ?")

@@ -147,6 +147,14 @@ def alive(token: str) -> Iterator[str]:
             continue
 
 
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until ``condition`` holds; fails if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @functools.cache
 def pythons() -> dict[str, str]:
     """Return the interpreters of this machine, by version: this one, pyenv's, and whatever uv finds."""

@@ -24,7 +24,7 @@ import pytest
 from scripts import process, results, warden
 from scripts.process import Ending, LastWords
 from tests.conftest import ROOT
-from tests.running_support import alive
+from tests.running_support import alive, eventually
 
 # With TNM_KILLS=100 it takes a minute and a half.
 KILLS = int(os.environ.get("TNM_KILLS", "30"))
@@ -42,13 +42,6 @@ def token() -> Iterator[str]:
     word = uuid.uuid4().hex
     yield word
     eventually(lambda: not list(alive(word)))
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def run(source: str, token: str, **settings: Any) -> Ending:

@@ -209,6 +209,8 @@ class _Pages:
         failure = None
         with storage.lock(cache / "locks" / f"docs-{self.name}.lock"):
             try:
+                # Nobody who does not answer is waited for again, whichever branch is next.
+                scope.once(f"docs of {self.shown}", lambda: self._reach(cache))
                 scope.once(f"docs {self.name}", lambda: self._fetch(target))
             except Blocked as blocked:
                 if not (target / "commit").is_file():
@@ -221,6 +223,9 @@ class _Pages:
         branch = "" if self.branch == FIRST else self.branch
         place = _Place(root=target / "pages", source=self.shown, branch=branch, commit=commit)
         return (place if COMMIT.fullmatch(commit) else None), failure
+
+    def _reach(self, folder: Path) -> None:
+        self._git(folder, "ls-remote", "-q", self.url, FIRST)
 
     def _fetch(self, target: Path) -> None:
         with (

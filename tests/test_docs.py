@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -722,6 +725,31 @@ def test_a_repository_that_is_gone_blocks_this_check_alone(tmp_path: Path, repos
     facts = check(tmp_path, repository.url)
     assert stated(facts) == "docs-unreachable"
     assert repository.url in facts.cause
+
+
+def test_who_does_not_answer_is_asked_once_whatever_the_pairs_and_branches(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        asked: list[int] = []
+
+        def refuse() -> None:
+            while not done.is_set():
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = server.accept()
+                    asked.append(1)
+                    connection.close()
+
+        done = threading.Event()
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        url = f"git://127.0.0.1:{server.getsockname()[1]}/docs"
+        try:
+            for torch in ("2.9.0", "2.10.0"):
+                assert stated(check(tmp_path, url, torch=torch, branch=["a", "b"])) == "docs-unreachable"
+        finally:
+            done.set()
+            thread.join()
+    assert len(asked) == 1
 
 
 def test_what_was_fetched_before_is_used_where_nobody_answers_and_is_said_to_be(

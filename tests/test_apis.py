@@ -1131,3 +1131,19 @@ def test_every_api_that_a_pair_knows_stands_in_the_table_once() -> None:
 
 def test_no_pair_no_table() -> None:
     assert apis.drift({}) == []
+
+
+def test_remarks_are_what_a_reader_should_know() -> None:
+    clean = apis.ApiFacts(name="a.b", importable=True, file="a.py", record_ok=True)
+    touched = msgspec.structs.replace(
+        clean, problem="it is a function", record_ok=False, replaced_by=["npu.py:3"], device_modules=["acl"]
+    )
+
+    assert clean.remarks == []
+    assert msgspec.structs.replace(clean, record_ok=None).remarks == []
+    assert touched.remarks == [
+        "it is a function",
+        "a.py is not the file that the wheel's RECORD names",
+        "replaced by npu.py:3",
+        "loads the device module acl",
+    ]

@@ -86,7 +86,6 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     statements: list[tuple[int, int]] = []
     members: list[str] = []
-    parameters: list[str] = []
     watched: bool = True
 
 
@@ -159,7 +158,6 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     statements: list[tuple[int, int]] = []
     members: list[str] = []
-    parameters: list[str] = []
     watched: bool = True
 
 
@@ -286,7 +284,6 @@ def _found(line: _Line, tree: Path) -> Found:
         source=source,
         statements=line.statements,
         members=line.members,
-        parameters=line.parameters,
         watched=line.watched,
     )
 
@@ -367,7 +364,7 @@ def _missing_at_all(evidence: ApiEvidence, found: Found | None, *, came_through:
     if not found:
         return ["no test file imports it"]
     if not found.watched:
-        return ["is not written in Python, and can't be watched"]
+        return ["it has no Python source that could be watched"]
     if not evidence.reached:
         return ["no case reached it"]
     if not evidence.passing:

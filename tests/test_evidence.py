@@ -264,6 +264,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "with self.assertRaises(OSError), gadget.bare(): raise OSError",
         ["bare: exception exception=OSError"],
     ),
+    "context manager that is abandoned": (
+        "manager = gadget.expires(1, Local()); manager.__enter__(); del manager",
+        [ACQUIRE, "expires: client=explicit"],
+    ),
     "class as context manager that is only made": ("gadget.Guard()", []),
     "class as context manager": ("with gadget.Guard(): pass", ["Guard: normal"]),
     "class as context manager with an exception": (
@@ -1000,7 +1004,7 @@ def test_only_passing_cases_that_came_through_are_evidence(
     ("found", "problem"),
     [
         (None, "no test file imports it"),
-        (Found(api=CONFIGURE, watched=False), "is not written in Python, and can't be watched"),
+        (Found(api=CONFIGURE, watched=False), "it has no Python source that could be watched"),
     ],
 )
 def test_an_api_that_could_not_be_watched_has_no_evidence(found: Found | None, problem: str) -> None:

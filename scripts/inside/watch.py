@@ -49,7 +49,6 @@ class Api:
         self.name = name
         self.found: Any = None
         self.is_seen = False
-        self.parameters: Dict[str, Any] = {}
 
 
 class Role:
@@ -190,7 +189,7 @@ class Watcher:
         self.lines: Dict[int, List[Api]] = {}
         self.defaults: Dict[int, Dict[str, Any]] = {}
         self.calls: Dict[int, List[Tuple[Role, str]]] = {}
-        self.followed: List[Role] = []
+        self.late: List[Tuple[Role, type]] = []
         self.hooks: List[Any] = []
         self.eyes = Monitoring(self) if sys.version_info >= (3, 12) else Probes(self)
 
@@ -204,9 +203,10 @@ class Watcher:
         for api in self.apis:
             if again or api.found is None:
                 self._find(api)
-        for role in self.followed:
-            # A decorator may have given a class a method after it was made.
-            self._join_all(role)
+        late, self.late = self.late, []
+        for role, cls in late:
+            # A decorator may have given it another method after it was made.
+            self._join(role, cls)
 
     @guarded
     def _find(self, api: Api) -> None:
@@ -241,16 +241,16 @@ class Watcher:
 
     def _follow(self, role: Role) -> None:
         """Watch what a class has by the name of a role, and what classes below it have in its place."""
-        self.followed.append(role)
-        self._join_all(role)
-        follow(role.owner, lambda cls: self._join(role, cls))
-
-    def _join_all(self, role: Role) -> None:
-        waiting = [role.owner]
+        waiting: List[Any] = [role.owner]
         while waiting:
-            cls: Any = waiting.pop()
+            cls = waiting.pop()
             waiting += type.__subclasses__(cls)
             self._join(role, cls)
+        follow(role.owner, functools.partial(self._made, role))
+
+    def _made(self, role: Role, cls: type) -> None:
+        self._join(role, cls)
+        self.late.append((role, cls))
 
     @guarded
     def _join(self, role: Role, cls: type) -> None:
@@ -275,7 +275,6 @@ class Watcher:
             roles.append(role)
         if own:
             self.defaults[id(code)] = defaults_of(function)
-            role.api.parameters.update(self.defaults[id(code)])
         return True
 
     def _hook(self, role: Role, cls: Any) -> None:
@@ -285,7 +284,6 @@ class Watcher:
         told = function_of(cls.__new__ if takes_none else make)
         names = told.__code__.co_varnames[1 : told.__code__.co_argcount] if told else ()
         defaults = defaults_of(told) if told and cls is role.owner else {}
-        role.api.parameters.update(defaults)
 
         def note(made: Any, given: Dict[str, Any], how: str, error: str = "") -> None:
             through = "" if type(made) is role.owner else full_name(type(made))
@@ -332,6 +330,9 @@ class Watcher:
         """Note that a call has returned, or was left by an exception."""
         for role, through in self.calls.pop(id(frame), ()):
             handed = exception_handed_to(frame) if role.what == "exit" and not error else error
+            if handed == "GeneratorExit":
+                # Nobody waits for its end any more.
+                continue
             if handed:
                 self.touch(role.api, "raised", handed, through)
             elif role.what == "make":
@@ -482,10 +483,11 @@ class Finder:
         if name not in self.watcher.modules:
             return None
         for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target) if finder is not self else None
+            find = getattr(finder, "find_spec", None) if finder is not self else None
+            spec = find(name, path, target) if find else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = Loader(spec.loader, self.watcher)  # type: ignore[assignment]
+                    spec.loader = Loader(spec.loader, self.watcher)
                 return spec
         return None
 
@@ -629,7 +631,7 @@ def follow(owner: Any, join: Callable[[type], None]) -> None:
 
 
 def describe(api: Api, found: Any, codes: Sequence[types.CodeType]) -> Dict[str, Any]:
-    """Return what of an API could be reached: its file, its statements (first and last line), members, parameters."""
+    """Return what of an API could be reached: its file, statements (first and last line) and members."""
     file = codes[0].co_filename if codes else None
     members = set()
     for cls in found.__mro__ if isinstance(found, type) else ():
@@ -639,7 +641,6 @@ def describe(api: Api, found: Any, codes: Sequence[types.CodeType]) -> Dict[str,
         "file": file,
         "statements": statements(file, {code.co_firstlineno for code in codes}) if file else [],
         "members": sorted(name for name in members if name[:1] != "_"),
-        "parameters": sorted(api.parameters),
         "watched": bool(codes) or api.is_seen,
     }
 

@@ -93,6 +93,7 @@ def test_seconds_are_those_between_start_and_stop() -> None:
     run, cases = judge(planned("test_a", "test_b", "test_c"), *events, {**end(), "t": 9.5})
     assert [case.seconds for case in cases] == [0.25, 0.0, None]
     assert run.unittest_seconds == 9.5
+    assert judge({**planned(), "t": 9.5}, end(0))[0].unittest_seconds == 0.0
 
 
 @pytest.mark.parametrize(
@@ -388,6 +389,8 @@ def test_verdict_of_one_run(state: State, names: tuple[Outcome, ...]) -> None:
     run = run_of(state, *names)
     assert outcomes.verdict([run])[0] is right
     assert outcomes.verdict([run], blocked="no wheel") == (Verdict.BLOCKED, "no wheel")
+    lacks = Verdict.HOLLOW if right is Verdict.VERIFIED else right
+    assert outcomes.verdict([run], lacks=["nothing reached it"])[0] is lacks
     sample = Verdict.SAMPLE_OK if right is Verdict.VERIFIED else right
     assert outcomes.verdict([run], sample=True)[0] is sample
 

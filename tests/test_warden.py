@@ -26,8 +26,8 @@ from scripts.process import Ending, LastWords
 from tests.conftest import ROOT
 from tests.running_support import alive, eventually
 
-# With TNM_KILLS=100 it takes a minute and a half.
-KILLS = int(os.environ.get("TNM_KILLS", "30"))
+# TNM_KILLS=100 takes about a minute.
+KILLS = int(os.environ.get("TNM_KILLS", "25"))
 HEAD = "import ctypes, os, signal, subprocess, sys, threading, time\n"
 
 

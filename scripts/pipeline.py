@@ -31,7 +31,7 @@ from .evidence import Watched, evidence_of
 from .matrix import Batch, Pair
 from .patching import Worktree
 from .preflight import Preflight
-from .results import Case, Mode, PairResult, Run, State, Verdict
+from .results import ApiEvidence, Case, Evidence, Mode, PairResult, Run, State, Verdict
 from .running import Finished, Progress
 from .scope import RunScope
 from .upstream import Tree
@@ -207,7 +207,7 @@ class Work:
             mismatches=self._mismatches(),
             runs=runs,
             cases=self.cases,
-            evidence=evidence_of(self.watched, self.cases, self.batch.matrix.api) if self.watched else None,
+            evidence=self._evidence(),
             apis=self.described,
             docs=self.docs,
             started=self.started.isoformat(timespec="seconds"),
@@ -227,6 +227,16 @@ class Work:
             done = sum(run.state is State.COMPLETE for run in runs)
             reason = f"interrupted by {error.signal_name} after {done} of {len(runs)} test files"
         return msgspec.structs.replace(found, verdict=verdict, reason=reason)
+
+    def _evidence(self) -> Evidence | None:
+        """Return the evidence; where the files ran and it was not measured, that is what is missing of every API."""
+        apis = self.batch.matrix.api
+        if self.watched:
+            return evidence_of(self.watched, self.cases, apis)
+        if not self.finished:
+            return None
+        unmeasured = "its evidence was not measured"
+        return Evidence(apis=[ApiEvidence(api=api.name, problems=[f"{api.name}: {unmeasured}"]) for api in apis])
 
     def _mode(self) -> Mode | None:
         if self.preflight is None:

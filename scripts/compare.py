@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from .environment import Package
-from .outcomes import BAD
-from .results import Case, Outcome, PairResult, Report, Run, State, Verdict
+from .outcomes import BAD, last_line
+from .results import GOOD_VERDICTS, Case, Outcome, PairResult, Report, Run, State, Verdict
 
 # A case is slower when it takes this many times as long, and this much longer at that.
 SLOWER_FACTOR = 2.0
@@ -93,7 +93,7 @@ class ColumnChange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lost_its_proof(self) -> bool:
         """Whether the pair was proven before and tonight's run proves nothing or fails."""
-        return self.old_verdict in (Verdict.VERIFIED, Verdict.SAMPLE_OK) and self.verdict in (
+        return self.old_verdict in GOOD_VERDICTS and self.verdict in (
             Verdict.FAILED,
             Verdict.HOLLOW,
         )
@@ -398,7 +398,7 @@ def _slower(before: Mapping[Key, Case], after: Mapping[Key, Case]) -> list[Slowe
 
 def _essence(message: str) -> str:
     """Return a message's last line without what is another in every run."""
-    line = next((part.strip() for part in reversed(message.splitlines()) if part.strip()), "")
+    line = last_line(message)
     line = re.sub(r"0x[0-9a-fA-F]+", "0x…", line)
     line = re.sub(r"/tmp/\S+", "/tmp/…", line)
     return re.sub(r"\d+(\.\d+)?", "#", line)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from .errors import Blocked
+from .outcomes import last_line
 from .results import PairResult, Report, Run, State, Verdict
 from .running import Progress
 
@@ -111,8 +112,8 @@ class Console:
             self.line(f"  note: {mismatch}")
         for case in result.cases:
             if case.outcome.value not in ("passed", "skipped", "xfailed", "flaky"):
-                last = next((line for line in reversed(case.message.splitlines()) if line.strip()), "")
-                self.line(f"  {case.outcome.value}: {case.file} {case.cls}.{case.name}: {last.strip()[:200]}")
+                last = last_line(case.message)
+                self.line(f"  {case.outcome.value}: {case.file} {case.cls}.{case.name}: {last[:200]}")
 
     def annotate(self, result: PairResult) -> None:
         """Tell GitHub Actions what is not good, as an annotation of the job.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
 from . import archive, document, page, results
+from .commandline import MISUSE, Parser
 from .compare import WORSE, CaseChange, Category, ColumnChange, Comparison, compare, compare_pairs
 from .errors import Blocked
 from .matrix import Batch
@@ -20,7 +19,7 @@ from .wording import LANGUAGES, say_in
 FORMATS = ("text", "md", "html", "json")
 # A mail is a page at most: so many lines of one kind, per pair.
 LINES = 12
-EXIT_SAME, EXIT_WORSE, EXIT_IMPOSSIBLE = 0, 1, 2
+EXIT_SAME, EXIT_WORSE, EXIT_IMPOSSIBLE = 0, 1, MISUSE
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(arguments: Sequence[str]) -> Options:
     """Read the arguments; ends the process with status 2 and a line of help if they are wrong."""
-    parser = _Parser(prog="nox -s diff --", add_help=False, allow_abbrev=False)
+    parser = Parser("diff", f"usage: OLD NEW [--format {'|'.join(FORMATS)}] [--fail-on …]")
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--format", choices=FORMATS, default="text")
@@ -98,12 +97,6 @@ def render(comparison: Comparison, form: str, language: str = "en", *, lines: in
 
 
 # Helpers
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; usage: OLD NEW [--format {'|'.join(FORMATS)}] [--fail-on …]", file=sys.stderr)
-        raise SystemExit(EXIT_IMPOSSIBLE)
 
 
 def _tried(column: PairResult) -> PairResult:

@@ -10,8 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .apis import Drift, drift
-from .outcomes import BAD
-from .results import ApiEvidence, PairResult, Report, Run, State, Verdict
+from .outcomes import BAD, last_line
+from .results import GOOD_VERDICTS, ApiEvidence, PairResult, Report, Run, State, Verdict
 from .running import command
 from .wording import Say, say_in
 
@@ -93,7 +93,7 @@ def code(text: Any) -> str:
 
 def telling(message: str) -> str:
     """Return the line of a message that says most: the last, which names the exception."""
-    line = next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
+    line = last_line(message)
     return line if len(line) <= MESSAGE_CHARACTERS else f"{line[: MESSAGE_CHARACTERS - 1]}…"
 
 
@@ -242,7 +242,7 @@ def _conclusions(report: Report, files: list[str], say: Say) -> Iterable[str]:
     by_verdict: dict[Verdict, list[PairResult]] = {verdict: [] for verdict in Verdict}
     for column in report.columns:
         by_verdict[column.verdict].append(column)
-    for verdict in (Verdict.VERIFIED, Verdict.SAMPLE_OK):
+    for verdict in GOOD_VERDICTS:
         if by_verdict[verdict]:
             pairs = ", ".join(column.label for column in by_verdict[verdict])
             yield say(f"conclusion.{verdict.value}", pairs=pairs, files=len(files))

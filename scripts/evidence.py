@@ -255,7 +255,7 @@ def _run(
     return Watched(
         found=[_found(line, tree) for line in lines if line.how == "found"],
         touches=_touches(file.path, lines),
-        cases=[msgspec.structs.replace(case, seconds=None, message=_last_line(case.message)) for case in cases],
+        cases=[msgspec.structs.replace(case, seconds=None, message=outcomes.last_line(case.message)) for case in cases],
         findings=list(dict.fromkeys(findings)),
     )
 
@@ -392,7 +392,3 @@ def _missing_case(required: str, evidence: ApiEvidence, cases: Mapping[Key, Case
 def _name(key: Key) -> str:
     file, cls, name = key
     return f"{file}::{cls}.{name}"
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

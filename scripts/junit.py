@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from junitparser import Error, Failure, Skipped, TestCase, TestSuite
 
+from .outcomes import last_line
 from .results import Case, Outcome, PairResult, Run, State, Verdict
 
 # What XML 1.0 can't hold, not even escaped ("Char" in its section 2.2), and the lone CR, which readers turn into LF.
@@ -123,7 +124,7 @@ def _class_name(pair: str, file: str, cls: str) -> str:
 def _case(pair: str, case: Case) -> TestCase:
     found = TestCase(printable(case.name), _class_name(pair, case.file, case.cls), round(case.seconds or 0.0, 3))
     message = printable(case.message)
-    last = next((line.strip() for line in reversed(message.splitlines()) if line.strip()), case.outcome.value)
+    last = last_line(message) or case.outcome.value
     match case.outcome:
         case Outcome.PASSED | Outcome.XFAILED:
             pass

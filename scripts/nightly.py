@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
 from . import archive, difference, history, process, report, results, storage
 from .archive import Night
+from .commandline import Parser
 from .compare import Category, ColumnChange, Comparison, compare, summed, tally
 from .errors import Blocked
 from .matrix import Accepted, Batch
-from .results import PairResult, Report, Verdict
+from .results import GOOD_VERDICTS, PairResult, Report, Verdict
 
 HOOK_SECONDS = 60.0
 # A mail is a page at most.
@@ -59,7 +57,7 @@ class _Running(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(batch: Batch, arguments: Sequence[str]) -> Options:
     """Read the arguments; ends the process with status 2 and a line of help if they are wrong."""
-    parser = _Parser(prog="nox -s nightly --", add_help=False, allow_abbrev=False)
+    parser = Parser("nightly", "usage: [PAIR ...] [--upstream S] [--reruns N] [--hook CMD]")
     parser.add_argument("pairs", nargs="*")
     parser.add_argument("--upstream", action="append", default=[])
     parser.add_argument("--reruns", type=int, default=0)
@@ -71,8 +69,7 @@ def parse(batch: Batch, arguments: Sequence[str]) -> Options:
         parser.error(f"there is no pair '{wrong[0]}'; known are {', '.join(known)}")
     if found.jobs != "auto" and not (found.jobs.isdecimal() and 0 < int(found.jobs) < 1000):
         parser.error(f"--jobs {found.jobs}: expected auto or a number")
-    if not 0 <= found.reruns <= 10:
-        parser.error(f"--reruns {found.reruns}: expected a number from 0 to 10")
+    parser.check_reruns(found.reruns)
     return Options(pairs=found.pairs or known, **{key: value for key, value in vars(found).items() if key != "pairs"})
 
 
@@ -140,12 +137,6 @@ def run_hook(command: str, news: News) -> str:
 
 
 # Helpers
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; usage: [PAIR ...] [--upstream S] [--reruns N] [--hook CMD]", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def _finish_a_night_cut_short(reports: Path, batch: Batch) -> list[str]:
@@ -247,16 +238,15 @@ def _news(
         columns.append(_without_accepted(batch, change, today))
     notes = [*notes, *_expired(batch, tonight, previous, today)]
     comparison = summed(comparison.old, comparison.new, columns)
-    first = [change for change in columns if change.label not in last]
     if not past:
-        bad = [change for change in columns if change.verdict not in (Verdict.VERIFIED, Verdict.SAMPLE_OK)]
+        bad = [change for change in columns if change.verdict not in GOOD_VERDICTS]
         notes.append(f"the first night: {len(columns) - len(bad)} of {len(columns)} pairs are good")
     elif comparison.is_empty and not notes:
         return None
     worse = (
         nothing_ran
         or comparison.is_worse
-        or any(change.verdict is Verdict.FAILED and change.label not in last for change in first)
+        or any(change.verdict is Verdict.FAILED and change.label not in last for change in columns)
     )
     where = str(night.path / "report.html")
     return News(

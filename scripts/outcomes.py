@@ -191,6 +191,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def last_line(text: str) -> str:
+    """Return the last line of a text that says anything: of a traceback, the exception."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
 # Helpers
 
 
@@ -291,7 +296,7 @@ class _Story:
             for key in keys:
                 self.heard.setdefault(key, _Heard()).add(event.outcome, f"{event.fixture}: {event.message}")
             if not keys and Outcome(event.outcome) in BAD:
-                self.broken_fixtures.append(f"{event.fixture}: {event.outcome}: {_last_line(event.message)}")
+                self.broken_fixtures.append(f"{event.fixture}: {event.outcome}: {last_line(event.message)}")
 
     def cases(self, file: str) -> list[Case]:
         """Return every case that was planned or heard of; what was running when the process ended is to blame."""
@@ -393,7 +398,7 @@ def _state(story: _Story, cases: Sequence[Case], expected: int | None) -> tuple[
     if ending.timed_out:
         return State.TIMEOUT, f"{story.how} {story.where()}"
     if story.collection_errors:
-        return State.COLLECTION_ERROR, _last_line(story.collection_errors[0])
+        return State.COLLECTION_ERROR, last_line(story.collection_errors[0])
     if story.module_skip is not None:
         return State.HOLLOW, f"the whole file is skipped: {story.module_skip}"
     if not end:
@@ -465,7 +470,3 @@ def _names(keys: Iterable[Key]) -> str:
 
 def _of(expected: int | None) -> str:
     return f"{expected} expected" if expected is not None else "none expected"
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

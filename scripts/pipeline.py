@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import re
 import shutil
-import sys
 import tempfile
 import traceback
 from collections import Counter
@@ -15,14 +13,15 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
-from . import interrupts, junit, outcomes, preflight, report, results, storage
+from . import interrupts, junit, outcomes, preflight, process, report, results, storage
 from .apis import ApiReport
 from .bodies import bodies
 from .collecting import Collected
+from .commandline import Parser
 from .console import Console
 from .docs import DocsFacts
 from .environment import Environment
@@ -51,13 +50,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(arguments: Sequence[str]) -> Options:
     """Read a verify session's arguments; ends the process with status 2 and a line of help if they are wrong."""
-    parser = _Parser(prog="nox -s verify-<pair> --", add_help=False, allow_abbrev=False)
+    parser = Parser("verify-<pair>", "known are --upstream SOURCE, --reruns N, --rebuild")
     parser.add_argument("--upstream", action="append", default=[])
     parser.add_argument("--reruns", type=int, default=0)
     parser.add_argument("--rebuild", action="store_true")
     options = parser.parse_args(list(arguments))
-    if not 0 <= options.reruns <= 10:
-        parser.error(f"--reruns {options.reruns}: expected a number from 0 to 10")
+    parser.check_reruns(options.reruns)
     return Options(upstream=options.upstream, reruns=options.reruns, rebuild=options.rebuild)
 
 
@@ -362,26 +360,13 @@ def _(value: DocsFacts) -> str:
     return f"{value.file or 'no page'}: {', '.join(f'{number} {name}' for name, number in counted.items())}"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; known are --upstream SOURCE, --reruns N, --rebuild", file=sys.stderr)
-        raise SystemExit(2)
-
-
 def use_own_scratch() -> None:
     """Give this process a temporary folder of its own, and remove those of processes that were killed."""
     base = Path(os.environ.get("TMPDIR") or "/tmp")
     for left in base.glob("tnm-*"):
         match = SCRATCH.fullmatch(left.name)
-        if match and _started(int(match[1])) != match[2]:
+        if match and process.started(int(match[1])) != match[2]:
             shutil.rmtree(left, ignore_errors=True)
-    own = base / f"tnm-{os.getpid()}-{_started(os.getpid())}"
+    own = base / f"tnm-{os.getpid()}-{process.started(os.getpid())}"
     own.mkdir(mode=0o700, exist_ok=True)
     tempfile.tempdir = str(own)
-
-
-def _started(pid: int) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None

@@ -121,6 +121,17 @@ def capture(
         log.unlink(missing_ok=True)
 
 
+def started(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; an empty string if there is none.
+
+    Process ids come again, the pair of both doesn't.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
 # Helpers
 
 

@@ -63,6 +63,10 @@ class Verdict(enum.Enum):
     NOT_RUN = "not-run"
 
 
+# Verdicts to exit with 0 for.
+GOOD_VERDICTS = (Verdict.VERIFIED, Verdict.SAMPLE_OK)
+
+
 class Mode(enum.Enum):
     """Whether torch_npu is loaded in the test process."""
 
@@ -265,7 +269,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     @property
     def is_good(self) -> bool:
         """Whether the pair's verdict is one to exit with 0 for."""
-        return self.verdict in (Verdict.VERIFIED, Verdict.SAMPLE_OK)
+        return self.verdict in GOOD_VERDICTS
 
     @property
     def is_sample(self) -> bool:

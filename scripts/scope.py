@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from . import storage
+from . import process, storage
 from .errors import Blocked
 
 
@@ -29,7 +29,7 @@ class RunScope:
         # A worker's parent is the nox that a person started.
         owner = os.getppid() if "--parallel-worker" in sys.argv else os.getpid()
         # Process ids come again, and a home folder may be shared with other machines.
-        self.id = f"{_machine()}-{owner}-{_started(owner)}"
+        self.id = f"{_machine()}-{owner}-{process.started(owner)}"
 
     @property
     def folder(self) -> Path:
@@ -64,7 +64,7 @@ class RunScope:
             return
         for folder in folders:
             owner, _, started = folder.name.removeprefix(f"{_machine()}-").partition("-")
-            if not owner.isdigit() or _started(int(owner)) != started:
+            if not owner.isdigit() or process.started(int(owner)) != started:
                 storage.remove(folder)
 
 
@@ -73,11 +73,3 @@ class RunScope:
 
 def _machine() -> str:
     return re.sub(r"[^\w.]", "_", platform.node())
-
-
-def _started(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; an empty string if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""

@@ -19,7 +19,7 @@ from scripts.collecting import Collected
 from scripts.environment import Environment
 from scripts.matrix import Batch, Matrix, Pair, TestFile, Text, Upstream
 from scripts.patching import Worktree
-from scripts.preflight import Interpreter, Machine, Preflight
+from scripts.preflight import Cann, Interpreter, Machine, Preflight
 from scripts.results import Case, Run
 from scripts.running import Progress
 
@@ -104,30 +104,11 @@ def run_all(
         for path in sources
     ]
     matrix = Matrix(batch="small", title=title, upstream=Upstream(repository=[]), pair=[pair], test_file=files, api=[])
-    machine = Machine(os="", machine="", kernel="", glibc="", cores=cores, npu_devices=0, cann=None)
-    interpreter = Interpreter(path=sys.executable, version="", implementation="", machine="", libc="")
     running.run_files(
         Batch(path=folder / "matrix.toml", matrix=matrix, pairs=(pair,)),
         pair,
-        Preflight(
-            machine=machine,
-            interpreter=interpreter,
-            uv="",
-            uv_env={},
-            test_env={**os.environ, **env},
-            dropped=[],
-            handed=[],
-        ),
-        Environment(
-            python=Path(sys.executable),
-            fingerprint="",
-            torch="",
-            torch_npu="",
-            git_version=None,
-            cuda=None,
-            packages=[],
-            reused=True,
-        ),
+        bare_preflight({**os.environ, **env}, cores=cores),
+        bare_environment(Path(sys.executable)),
         Worktree(files={path: (HEAD + source).encode() for path, source in sources.items()}, patches={}),
         Collected(torch={}, guards={}),
         folder=folder,
@@ -135,6 +116,38 @@ def run_all(
         finished=finished,
         progress=progress,
     )
+
+
+def bare_preflight(test_env: Mapping[str, str], *, cores: int = 2, cann: Cann | None = None) -> Preflight:
+    """Return a preflight that says nothing but what a test gets to see."""
+    return Preflight(
+        machine=Machine(os="", machine="", kernel="", glibc="", cores=cores, npu_devices=0, cann=cann),
+        interpreter=Interpreter(path="", version="", implementation="", machine="", libc=""),
+        uv="",
+        uv_env={},
+        test_env=dict(test_env),
+        dropped=[],
+        handed=[],
+    )
+
+
+def bare_environment(python: Path, fingerprint: str = "") -> Environment:
+    """Return an environment that is an interpreter and nothing else."""
+    return Environment(
+        python=python,
+        fingerprint=fingerprint,
+        torch="",
+        torch_npu="",
+        git_version=None,
+        cuda=None,
+        packages=[],
+        reused=True,
+    )
+
+
+def autoload(cann: Cann | None) -> dict[str, str]:
+    """Return what a test's environment has where there is no CANN."""
+    return {} if cann else {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def alive(token: str) -> Iterator[str]:

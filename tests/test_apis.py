@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 from scripts import apis, replacing, storage
 from scripts.apis import ApiFacts, ApiReport, Change
-from scripts.environment import Environment
 from scripts.matrix import Api, Batch, Kind, Matrix, Text, Upstream
-from scripts.preflight import INSIDE, Cann, Interpreter, Machine, Preflight
+from scripts.preflight import INSIDE, Cann
 from tests import stubs
-from tests.running_support import pythons
+from tests.running_support import autoload, bare_environment, bare_preflight, pythons
 
 TIMER = """\
 import contextlib
@@ -73,26 +72,9 @@ class Bench:
             test_file=[],
             api=[Api(name=name, kind=kinds.get(name, Kind.CONTEXT_MANAGER), does=both) for name in names],
         )
-        env = {"PATH": os.defpath, "PYTHONPATH": str(self.site)}
-        preflight = Preflight(
-            machine=Machine(os="", machine="", kernel="", glibc="", cores=2, npu_devices=0, cann=self.cann),
-            interpreter=Interpreter(path="", version="", implementation="", machine="", libc=""),
-            uv="",
-            uv_env={},
-            test_env=env | ({} if self.cann else {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
-            dropped=[],
-            handed=[],
-        )
-        environment = Environment(
-            python=self.python,
-            fingerprint=self.fingerprint,
-            torch="",
-            torch_npu="",
-            git_version=None,
-            cuda=None,
-            packages=[],
-            reused=True,
-        )
+        env = {"PATH": os.defpath, "PYTHONPATH": str(self.site)} | autoload(self.cann)
+        preflight = bare_preflight(env, cann=self.cann)
+        environment = bare_environment(self.python, self.fingerprint)
         return apis.look(Batch(path=self.folder / "matrix.toml", matrix=matrix, pairs=()), preflight, environment)
 
     def see(self, name: str) -> ApiFacts:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from scripts import collecting, matrix, patching, storage, upstream
 from scripts.collecting import Collected
-from scripts.environment import Environment
 from scripts.errors import Blocked
-from scripts.preflight import Cann, Interpreter, Machine, Preflight
+from scripts.preflight import Cann
 from scripts.scope import RunScope
 from tests import stubs
+from tests.running_support import autoload, bare_environment, bare_preflight
 
 ONE_TEST = "import unittest\n\n\nclass T(unittest.TestCase):\n    def test_a(self):\n        pass\n"
 FILE = "test/a_test.py"
@@ -50,27 +50,9 @@ class Bench:
         batch = matrix.load(stubs.write_batch(self.folder, files=files, patched=patched, limit=limit))
         pair = batch.pairs[0]
         tree = upstream.fetch(batch, pair, [], self.folder, RunScope())
-        machine = Machine(os="", machine="", kernel="", glibc="", cores=2, npu_devices=0, cann=self.cann)
-        env = {"PATH": os.defpath, "PYTHONPATH": str(self.site)}
-        preflight = Preflight(
-            machine=machine,
-            interpreter=Interpreter(path="", version="", implementation="", machine="", libc=""),
-            uv="",
-            uv_env={},
-            test_env=env | ({} if self.cann else {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
-            dropped=[],
-            handed=[],
-        )
-        environment = Environment(
-            python=self.python,
-            fingerprint=self.fingerprint,
-            torch="",
-            torch_npu="",
-            git_version=None,
-            cuda=None,
-            packages=[],
-            reused=False,
-        )
+        env = {"PATH": os.defpath, "PYTHONPATH": str(self.site)} | autoload(self.cann)
+        preflight = bare_preflight(env, cann=self.cann)
+        environment = bare_environment(self.python, self.fingerprint)
         return collecting.collect(batch, preflight, environment, tree, patching.prepare(batch, pair, tree))
 
     def counts(self, source: str) -> tuple[int, int, list[str]]:

@@ -14,16 +14,15 @@ import msgspec
 import pytest
 
 from scripts import evidence, matrix, storage
-from scripts.environment import Environment
 from scripts.errors import ConfigError
 from scripts.evidence import Found, How, Touch, Watched
 from scripts.matrix import Api, Batch, Kind, Matrix, Text, Upstream
 from scripts.matrix import TestFile as File
 from scripts.patching import Worktree
-from scripts.preflight import INSIDE, Cann, Interpreter, Machine, Preflight
+from scripts.preflight import INSIDE, Cann
 from scripts.results import ApiEvidence, Case, Evidence, Outcome
 from tests.conftest import ROOT
-from tests.running_support import pythons
+from tests.running_support import bare_environment, bare_preflight, pythons
 
 FILE = "test/gadget_test.py"
 APIS = {
@@ -568,26 +567,8 @@ class Bench:
             ),
             pairs=(pair,),
         )
-        machine = Machine(os="", machine="", kernel="", glibc="", cores=2, npu_devices=0, cann=self.cann)
-        preflight = Preflight(
-            machine=machine,
-            interpreter=Interpreter(path="", version="", implementation="", machine="", libc=""),
-            uv="",
-            uv_env={},
-            test_env=self.env,
-            dropped=[],
-            handed=[],
-        )
-        environment = Environment(
-            python=self.python,
-            fingerprint=self.fingerprint,
-            torch="",
-            torch_npu="",
-            git_version=None,
-            cuda=None,
-            packages=[],
-            reused=True,
-        )
+        preflight = bare_preflight(self.env, cann=self.cann)
+        environment = bare_environment(self.python, self.fingerprint)
         every = {**GADGET, **sources}
         worktree = Worktree(files={path: text.encode() for path, text in every.items()}, patches={})
         cases = [case_of(files[0].path, name, outcome) for name, outcome in outcomes.items()]

@@ -85,7 +85,7 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
             finished=work.ran,
             progress=work.progress,
         )
-        work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases)
+        work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases, fresh=options.fresh)
         work.stage("described", apis.look, BATCH, ready, built)
         if not tree.is_sample:  # which is there to try this with no network
             work.stage("docs", docs.check, BATCH, pair, work.scope)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from . import outcomes, process, slots, storage
+from . import outcomes, slots, storage
 from .environment import Environment
 from .matrix import Api, Batch, Kind, TestFile
 from .patching import Worktree
 from .preflight import INSIDE, Preflight
 from .results import PROVES, ApiEvidence, Case, Evidence, Outcome, Reach, State
-from .running import MAX_LINE_BYTES, STACK
+from .running import STACK, lines_of, workplace
 
 # What is watched takes longer, and may fail for that alone.
 LIMIT_FACTOR = 2
@@ -220,52 +218,27 @@ def _merged(parts: Sequence[Watched]) -> Watched:
 def _run(
     file: TestFile, apis: list[str], preflight: Preflight, environment: Environment, worktree: Worktree
 ) -> Watched:
-    python = environment.python
-    scratch = Path(tempfile.mkdtemp(prefix="watch-")).resolve()
-    try:
-        tree, temporary, own = scratch / "tree", scratch / "tmp", scratch / "own"
-        temporary.mkdir()
-        own.mkdir()
-        worktree.write(tree)
-        target = tree / file.path
-        order, touches, events = own / "order.json", own / "touches.jsonl", own / "events.jsonl"
-        order.write_bytes(msgspec.json.encode({"apis": apis, "touches": str(touches), "scratch": str(own)}))
-        arguments = [order, events, own / "stacks.txt", STACK.signal, target.name]
-        ending = process.run(
-            [str(python), str(INSIDE / "watch.py"), *map(str, arguments)],
-            cwd=target.parent,
-            env={
-                **preflight.test_env,
-                "TMPDIR": str(temporary),
-                "VIRTUAL_ENV": str(python.parent.parent),
-                "PATH": f"{python.parent}:{preflight.test_env.get('PATH', '')}",
-            },
+    with workplace(file, environment.python, preflight.test_env, worktree) as place:
+        order, touches = place.own / "order.json", place.own / "touches.jsonl"
+        order.write_bytes(msgspec.json.encode({"apis": apis, "touches": str(touches), "scratch": str(place.own)}))
+        ending = place.run(
+            "watch.py",
+            [order, place.events, place.own / "stacks.txt", STACK.signal],
             limit=file.limit * LIMIT_FACTOR,
-            last_words=STACK,
-            scratch=[temporary, tree],
-            orphaned=[scratch],
         )
-        run, cases = outcomes.judge(file.path, outcomes.read_events(_lines(events)), ending, expected=None)
-        lines = list(_decoded(_lines(touches)))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        with lines_of(place.events) as events:
+            run, cases = outcomes.judge(file.path, outcomes.read_events(events), ending, expected=None)
+        with lines_of(touches) as written:
+            lines = list(_decoded(written))
     findings = [f"{file.path}: a fault of the watcher: {line.detail}" for line in lines if line.how == "fault"]
     if run.state not in (State.COMPLETE, State.HOLLOW):
         findings.append(f"{file.path}: {run.state.value} while it was watched: {run.reason}")
     return Watched(
-        found=[_found(line, tree) for line in lines if line.how == "found"],
+        found=[_found(line, place.tree) for line in lines if line.how == "found"],
         touches=_touches(file.path, lines),
         cases=[msgspec.structs.replace(case, seconds=None, message=outcomes.last_line(case.message)) for case in cases],
         findings=list(dict.fromkeys(findings)),
     )
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as stream:
-            yield from iter(lambda: stream.readline(MAX_LINE_BYTES), b"")
-    except OSError:
-        return
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[_Line]:

@@ -120,7 +120,8 @@ def arguments(options: Options) -> list[str]:
     """Return the arguments with which nox runs the pairs of a night."""
     sessions = [f"verify-{name}" for name in options.pairs]
     upstream = [part for source in options.upstream for part in ("--upstream", source)]
-    return ["-s", *sessions, "-j", options.jobs, "--", *upstream, "--reruns", str(options.reruns)]
+    # What was measured some other night is not tonight's evidence.
+    return ["-s", *sessions, "-j", options.jobs, "--", "--fresh", *upstream, "--reruns", str(options.reruns)]
 
 
 def run_hook(command: str, news: News) -> str:

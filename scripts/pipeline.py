@@ -46,17 +46,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     upstream: list[str] = []
     reruns: int = 0
     rebuild: bool = False
+    fresh: bool = False
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Read a verify session's arguments; ends the process with status 2 and a line of help if they are wrong."""
-    parser = Parser("verify-<pair>", "known are --upstream SOURCE, --reruns N, --rebuild")
+    parser = Parser("verify-<pair>", "known are --upstream SOURCE, --reruns N, --rebuild, --fresh")
     parser.add_argument("--upstream", action="append", default=[])
     parser.add_argument("--reruns", type=int, default=0)
     parser.add_argument("--rebuild", action="store_true")
+    parser.add_argument("--fresh", action="store_true")
     options = parser.parse_args(list(arguments))
     parser.check_reruns(options.reruns)
-    return Options(upstream=options.upstream, reruns=options.reruns, rebuild=options.rebuild)
+    return Options(
+        upstream=options.upstream,
+        reruns=options.reruns,
+        rebuild=options.rebuild,
+        fresh=options.fresh or options.rebuild,
+    )
 
 
 class Work:

@@ -117,44 +117,114 @@ def run_file(
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Finished:
     """Run one file once, with ``python`` and in ``env``, and return its run and cases; ``number`` is the attempt's."""
-    scratch = Path(tempfile.mkdtemp(prefix="run-")).resolve()
-    try:
-        tree, temporary = scratch / "tree", scratch / "tmp"
-        temporary.mkdir()
-        worktree.write(tree)
-        target = tree / file.path
-        if blob_id(target.read_bytes()) != worktree.blob(file.path):
-            raise Blocked("worktree", f"{target} is not as it was written", "Check the disk of the temporary folder.")
-        events, stacks = scratch / "events.jsonl", scratch / "stacks.txt"
-        log = _log_path(folder, file, number)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        ending = process.run(
-            [str(python), str(INSIDE / "run.py"), str(events), str(stacks), str(STACK.signal), target.name],
-            cwd=target.parent,
-            env={
-                **env,
-                "TMPDIR": str(temporary),
-                "VIRTUAL_ENV": str(python.parent.parent),
-                "PATH": f"{python.parent}:{env.get('PATH', '')}",
-            },
+    log = _log_path(folder, file, number)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with workplace(file, python, env, worktree) as place:
+        stacks = place.own / "stacks.txt"
+        ending = place.run(
+            "run.py",
+            [place.events, stacks, STACK.signal],
             log=log,
             limit=file.limit,
-            last_words=STACK,
-            scratch=[temporary, tree],
-            orphaned=[scratch],
             stopped=stopped,
-            while_running=_Follower(file.path, events, progress),
+            while_running=_Follower(file.path, place.events, progress),
         )
         # This run's folders are others every night.
-        places = {str(tree): "", str(temporary): "<tmp>", str(python.parent.parent): "<venv>"}
+        places = {str(place.tree): "", str(place.temporary): "<tmp>", str(python.parent.parent): "<venv>"}
         hung = _shorten(_head(stacks, MAX_STACK_CHARACTERS), places) if ending.timed_out else ""
-        with _open(events) as lines:
+        with lines_of(place.events) as lines:
             heard = _relative(outcomes.read_events(lines), places)
             run, cases = outcomes.judge(file.path, heard, ending, expected=expected, limit=file.limit, stacks=hung)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     name = _log_path(folder, file, 1).relative_to(folder.parent).as_posix()
     return _described(run, file, worktree, log=name), cases
+
+
+class Workplace(msgspec.Struct, frozen=True, kw_only=True):
+    """The throw-away folders of one run: its worktree, its temporary folder, and ours, of which it is not told."""
+
+    file: TestFile
+    python: Path
+    env: Mapping[str, str]
+    root: Path
+
+    @property
+    def tree(self) -> Path:
+        """The worktree in which the file runs."""
+        return self.root / "tree"
+
+    @property
+    def temporary(self) -> Path:
+        """The TMPDIR of the run."""
+        return self.root / "tmp"
+
+    @property
+    def own(self) -> Path:
+        """Where the program of ``scripts/inside`` writes what it has to tell."""
+        return self.root / "own"
+
+    @property
+    def events(self) -> Path:
+        """The JSON lines of what happens to cases."""
+        return self.own / "events.jsonl"
+
+    def run(
+        self,
+        program: str,
+        arguments: Sequence[object],
+        *,
+        limit: float,
+        log: Path | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        while_running: Callable[[], None] = lambda: None,
+    ) -> Ending:
+        """Run a program of ``scripts/inside`` on the test file, as the file would run by hand."""
+        target = self.tree / self.file.path
+        return process.run(
+            [str(self.python), str(INSIDE / program), *map(str, arguments), target.name],
+            cwd=target.parent,
+            env={
+                **self.env,
+                "TMPDIR": str(self.temporary),
+                "VIRTUAL_ENV": str(self.python.parent.parent),
+                "PATH": f"{self.python.parent}:{self.env.get('PATH', '')}",
+            },
+            log=log,
+            limit=limit,
+            last_words=STACK,
+            scratch=[self.temporary, self.tree],
+            orphaned=[self.root],
+            stopped=stopped,
+            while_running=while_running,
+        )
+
+
+@contextlib.contextmanager
+def workplace(file: TestFile, python: Path, env: Mapping[str, str], worktree: Worktree) -> Iterator[Workplace]:
+    """Yield the folders for one run of ``file``, its worktree written and checked; they are gone afterwards."""
+    place = Workplace(file=file, python=python, env=env, root=Path(tempfile.mkdtemp(prefix="run-")).resolve())
+    try:
+        place.temporary.mkdir()
+        place.own.mkdir()
+        worktree.write(place.tree)
+        target = place.tree / file.path
+        if blob_id(target.read_bytes()) != worktree.blob(file.path):
+            raise Blocked("worktree", f"{target} is not as it was written", "Check the disk of the temporary folder.")
+        yield place
+    finally:
+        shutil.rmtree(place.root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def lines_of(path: Path, position: int = 0) -> Iterator[Iterable[bytes]]:
+    """Yield the lines of a file that a test process writes: none if it isn't there, and none longer than is sane."""
+    try:
+        stream: IO[bytes] = path.open("rb")
+    except OSError:
+        yield ()
+        return
+    with stream:
+        stream.seek(position)
+        yield iter(lambda: stream.readline(MAX_LINE_BYTES), b"")
 
 
 def command(file: str) -> tuple[str, str]:
@@ -212,7 +282,7 @@ class _Follower:
         self.planned: int | None = None
 
     def __call__(self) -> None:
-        with _open(self.events, self.position) as lines:
+        with lines_of(self.events, self.position) as lines:
             for event in outcomes.read_events(self._whole(lines)):
                 self.pid = event.pid if self.pid is None else self.pid
                 if event.event == "planned":
@@ -228,21 +298,8 @@ class _Follower:
             yield line
 
 
-@contextlib.contextmanager
-def _open(path: Path, position: int = 0) -> Iterator[Iterable[bytes]]:
-    """Yield the lines of a file that a test process writes: none if it isn't there, and none longer than is sane."""
-    try:
-        stream: IO[bytes] = path.open("rb")
-    except OSError:
-        yield ()
-        return
-    with stream:
-        stream.seek(position)
-        yield iter(lambda: stream.readline(MAX_LINE_BYTES), b"")
-
-
 def _head(path: Path, characters: int) -> str:
-    with _open(path) as lines:
+    with lines_of(path) as lines:
         return b"".join(itertools.islice(lines, characters)).decode(errors="replace")[:characters]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from filelock import FileLock, Timeout
 from .errors import Blocked
 
 PROJECT = "torch-npu-matrix"
+NEW = ".new"
 
 
 def cache_root() -> Path:
@@ -48,17 +50,24 @@ def located(name: str, base: Path) -> Path:
 def write(path: Path, data: bytes) -> None:
     """Write ``data`` so that a reader, or a SIGKILL, sees the old file or the new one and nothing between."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".new", dir=path.parent)
+    prefix = f".{path.name[:100]}."
+    _sweep(path.parent, prefix)
+    handle = -1
+    while handle < 0 or not os.fstat(handle).st_nlink:
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=NEW, dir=path.parent)
+        # The lock says that its writer lives; one that sweeps may have been quicker.
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        # mkstemp's 0600 would hide reports from the colleagues they are for.
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+            # mkstemp's 0600 would hide reports from the colleagues they are for.
+            temporary.chmod(0o644)
+            temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -108,3 +117,16 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
 def remove(path: Path) -> None:
     """Remove a folder and all below it, where there is one."""
     shutil.rmtree(path, ignore_errors=True)
+
+
+# Helpers
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    """Remove what writers left that were killed while they wrote."""
+    with os.scandir(folder) as entries:
+        left = [Path(entry.path) for entry in entries if entry.name.startswith(prefix) and entry.name.endswith(NEW)]
+    for path in left:
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()

@@ -16,7 +16,7 @@ import pytest
 
 from tests import stubs
 from tests.conftest import ROOT
-from tests.user import OK, make_user, one_file
+from tests.user import OK, User, make_user, one_file
 
 PAIRS = ["2.6.0", "2.7.1", "2.8.0", "2.9.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0"]
 # Keys that may differ between two runs of the same thing; everything else may not.
@@ -159,7 +159,7 @@ def test_wrong_arguments_end_with_two_and_what_is_known(tmp_path: Path, argument
     done = user.nox(f"-s verify-2.10.0 -- {arguments}")
 
     assert done.returncode == 2
-    assert "known are --upstream SOURCE, --reruns N, --rebuild" in done.stdout
+    assert "known are --upstream SOURCE, --reruns N, --rebuild, --fresh" in done.stdout
 
 
 def test_upstream_given_for_one_run_is_meant_from_where_the_user_is(tmp_path: Path) -> None:
@@ -308,3 +308,65 @@ def test_a_patch_that_the_tree_has_already_counts_as_applied(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout
     assert "was applied to the tree already" in done.stdout
     assert user.column("2.10.0")["runs"][0]["tests"] == 2
+
+
+# Its cases hang when they run for the second time, which is while they are watched.
+WATCHED = """\
+import pathlib, time, unittest, unittest.mock
+from torch.testing._internal.common_utils import run_tests
+COUNT = pathlib.Path({count!r})
+class T(unittest.TestCase):
+    def test_a(self):
+        COUNT.write_text(COUNT.read_text() + "x" if COUNT.exists() else "x")
+        if len(COUNT.read_text()) == {hangs_at}:
+            time.sleep(600)
+    def test_b(self):
+        with unittest.mock.patch("unittest.main"):
+            run_tests()
+"""
+
+
+def watched(tmp_path: Path, hangs_at: int) -> tuple[User, Path]:
+    count = tmp_path / "count"
+    return make_user(tmp_path, **one_file(WATCHED.format(count=str(count), hangs_at=hangs_at)), api=[UNREACHED]), count
+
+
+def test_evidence_is_kept_until_it_is_to_be_fresh(tmp_path: Path) -> None:
+    user, count = watched(tmp_path, hangs_at=0)
+
+    runs = []
+    for arguments in ("", "", "-- --fresh", "-- --rebuild"):
+        assert user.nox(f"-s verify-2.10.0 {arguments}").returncode == 0
+        runs.append(len(count.read_text()))
+
+    # The verdict's run, and where nothing is kept the watched one.
+    assert runs == [2, 3, 5, 7]
+    user.nox("-s nightly")
+    assert len(count.read_text()) == 9
+    assert user.column("2.10.0")["verdict"] == "verified"
+
+
+def test_a_session_that_ends_while_its_evidence_is_measured_verifies_nothing(tmp_path: Path) -> None:
+    user, _ = watched(tmp_path, hangs_at=2)
+    marker = f"MARKER={tmp_path}"
+    process = subprocess.Popen(
+        user.command("-s verify-2.10.0"),
+        cwd=ROOT,
+        env=user.environment | {"MARKER": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not any("watch.py" in line and "a_test.py" in line for line in descendants_of(marker)):
+        assert time.monotonic() < deadline, "the watched run never started"
+        time.sleep(0.05)
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+
+    assert process.returncode not in (0, 1)
+    result = json.loads((user.latest / "2.10.0" / "result.json").read_text())
+    assert [run["state"] for run in result["runs"]] == ["complete"]
+    assert result["verdict"] == "hollow"
+    assert "its evidence was not measured" in result["reason"]

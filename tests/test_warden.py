@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from scripts import process, results, warden
+from scripts import process, results, storage, warden
 from scripts.process import Ending, LastWords
 from tests.conftest import ROOT
 from tests.running_support import alive, eventually
@@ -541,6 +541,9 @@ def test_a_session_may_be_killed_at_any_moment(token: str, tmp_path: Path) -> No
     sweep = "from scripts import pipeline; pipeline.use_own_scratch()"
     subprocess.run([sys.executable, "-c", sweep], cwd=ROOT, env=env, check=True)
     assert len(list(temporary.iterdir())) == 1
+    for folder in reports.iterdir():
+        storage.write(folder / "result.json", b"")
+    assert not list(reports.glob("*/.*"))
 
 
 # Signals

@@ -67,6 +67,7 @@ def run(
     this process is killed by then. About ten times a second, ``while_running`` is called and ``stopped`` asked whether
     to end the command at once.
     """
+    sys.audit("matrix.process", argv)
     order = {
         "argv": list(argv),
         "cwd": str(cwd),

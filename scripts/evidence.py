@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -105,7 +107,7 @@ def watch(
     *,
     fresh: bool = False,
 ) -> Watched:
-    """Run every test file of the batch once more, watched, one after the other; ``cases`` are the verdict's.
+    """Run every test file of the batch once more, watched; ``cases`` are the verdict's.
 
     What was seen with the same venv, worktree and APIs is kept, so that nothing is run for it again unless it is to be
     ``fresh``.
@@ -113,11 +115,26 @@ def watch(
     apis = [api.name for api in batch.matrix.api]
     if not apis:
         return Watched()
-    parts = []
-    for file in batch.matrix.test_file:
-        proving = {case.key for case in cases if case.file == file.path and case.outcome in PROVES}
-        parts.append(_watched(file, apis, preflight, environment, worktree, proving, fresh=fresh))
-    return _merged(parts)
+    files = batch.matrix.test_file
+    records = {file.path: _record(file, apis, preflight, environment, worktree) for file in files}
+    proving = {
+        file.path: {case.key for case in cases if case.file == file.path and case.outcome in PROVES} for file in files
+    }
+    seen = {} if fresh else {path: kept for path in records if (kept := _kept(records[path], proving[path]))}
+
+    stopped = threading.Event()
+
+    def one(file: TestFile, room: slots.Room) -> Watched:
+        # Who is stopped raises in the end, so what is missing then goes nowhere.
+        with room as had:
+            run = functools.partial(_run, file, apis, preflight, environment, worktree, stopped.is_set)
+            return _watched(run, proving[file.path]) if had else Watched()
+
+    unseen = [file for file in files if file.path not in seen]
+    for path, found in slots.side_by_side(one, unseen, preflight.machine.cores, stopped).items():
+        storage.write(records[path], msgspec.json.encode(found))
+        seen[path] = found
+    return _merged([seen[file.path] for file in files])
 
 
 def evidence_of(watched: Watched, cases: Sequence[Case], apis: Sequence[Api]) -> Evidence:
@@ -159,17 +176,10 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     watched: bool = True
 
 
-def _watched(
-    file: TestFile,
-    apis: list[str],
-    preflight: Preflight,
-    environment: Environment,
-    worktree: Worktree,
-    proving: set[Key],
-    *,
-    fresh: bool,
-) -> Watched:
-    """Return what was seen in one file: from the record, if there is one that does."""
+def _record(
+    file: TestFile, apis: list[str], preflight: Preflight, environment: Environment, worktree: Worktree
+) -> Path:
+    """Return where that is kept which was seen in one file, with this venv, worktree and these APIs."""
     cann = preflight.machine.cann
     asked = [
         *((INSIDE / name).read_text() for name in ("watch.py", "run.py")),
@@ -178,22 +188,25 @@ def _watched(
         sorted((name, worktree.blob(name)) for name in worktree.files),
     ]
     key = hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
-    record = storage.cache_root() / "evidence" / f"{key[:32]}.json"
+    return storage.cache_root() / "evidence" / f"{key[:32]}.json"
+
+
+def _kept(record: Path, proving: set[Key]) -> Watched | None:
+    """Return what was seen in an earlier run, if all that passes now passed then."""
     try:
         kept = msgspec.json.decode(record.read_bytes(), type=Watched)
-        if not fresh and not _failed(kept, proving):
-            return kept
     except (OSError, msgspec.DecodeError):
-        pass
+        return None
+    return None if _failed(kept, proving) else kept
+
+
+def _watched(run: Callable[[], Watched], proving: set[Key]) -> Watched:
+    """Return what is seen in one file: in another ``run`` of it as well, if a case fails that passes otherwise."""
     attempts: list[Watched] = []
     while not attempts or (_failed(attempts[-1], proving) and len(attempts) < ATTEMPTS):
-        cores = preflight.machine.cores
-        with slots.take(slots.weight_of(timing_sensitive=file.timing_sensitive, cores=cores), cores):
-            attempts.append(_run(file, apis, preflight, environment, worktree))
+        attempts.append(run())
     # The last attempt counts, but what was seen in another was seen.
-    watched = msgspec.structs.replace(_merged(attempts), cases=attempts[-1].cases, findings=attempts[-1].findings)
-    storage.write(record, msgspec.json.encode(watched))
-    return watched
+    return msgspec.structs.replace(_merged(attempts), cases=attempts[-1].cases, findings=attempts[-1].findings)
 
 
 def _failed(watched: Watched, proving: set[Key]) -> set[Key]:
@@ -216,7 +229,12 @@ def _merged(parts: Sequence[Watched]) -> Watched:
 
 
 def _run(
-    file: TestFile, apis: list[str], preflight: Preflight, environment: Environment, worktree: Worktree
+    file: TestFile,
+    apis: list[str],
+    preflight: Preflight,
+    environment: Environment,
+    worktree: Worktree,
+    stopped: Callable[[], bool],
 ) -> Watched:
     with workplace(file, environment.python, preflight.test_env, worktree) as place:
         order, touches = place.own / "order.json", place.own / "touches.jsonl"
@@ -225,6 +243,7 @@ def _run(
             "watch.py",
             [order, place.events, place.own / "stacks.txt", STACK.signal],
             limit=file.limit * LIMIT_FACTOR,
+            stopped=stopped,
         )
         with lines_of(place.events) as events:
             run, cases = outcomes.judge(file.path, outcomes.read_events(events), ending, expected=None)

@@ -9,7 +9,6 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO
 
@@ -65,43 +64,33 @@ def run_files(
     stopped = threading.Event()
     cores = preflight.machine.cores
 
-    def one(file: TestFile) -> None:
-        expected = file.expected.get(pair.name)
+    def attempt(file: TestFile, room: slots.Room, number: int) -> Finished | None:
+        with room as had:
+            if not had:
+                return None
+            return run_file(
+                file,
+                environment.python,
+                preflight.test_env,
+                worktree,
+                folder=folder,
+                expected=file.expected.get(pair.name),
+                number=number,
+                stopped=stopped.is_set,
+                progress=progress,
+            )
 
-        def attempt(weight: int, number: int) -> Finished | None:
-            with slots.take(weight, cores, stopped=stopped.is_set) as had:
-                if not had:
-                    return None
-                return run_file(
-                    file,
-                    environment.python,
-                    preflight.test_env,
-                    worktree,
-                    folder=folder,
-                    expected=expected,
-                    number=number,
-                    stopped=stopped.is_set,
-                    progress=progress,
-                )
-
-        result = attempt(slots.weight_of(timing_sensitive=file.timing_sensitive, cores=cores), 1)
-        result = result or _never(file, worktree, expected)
+    def one(file: TestFile, room: slots.Room) -> None:
+        result = attempt(file, room, 1) or _never(file, worktree, file.expected.get(pair.name))
         while result[0].attempts <= reruns and outcomes.has_failed(result[0]):
             # Alone on the machine: a rerun asks whether the load was to blame.
-            again = attempt(cores, result[0].attempts + 1)
+            again = attempt(file, slots.take(cores, cores, stopped=stopped.is_set), result[0].attempts + 1)
             if again is None or stopped.is_set():
                 break
             result = outcomes.after_rerun(result, again)
         finished(msgspec.structs.replace(result[0], guards=collected.guards.get(file.path)), result[1])
 
-    files = batch.matrix.test_file
-    sensitive = [file for file in files if file.timing_sensitive]
-    others = [file for file in files if not file.timing_sensitive]
-    if slots.fit_together(len(others), len(sensitive), cores):
-        others, sensitive = [*sensitive, *others], []
-    # Where cores are few, files that need quiet come last: they would hold up the others.
-    for group in (others, sensitive):
-        _side_by_side(one, group, stopped)
+    slots.side_by_side(one, batch.matrix.test_file, cores, stopped)
 
 
 def run_file(
@@ -257,16 +246,6 @@ def _described(run: Run, file: TestFile, worktree: Worktree, *, log: str | None)
 
 def _log_path(folder: Path, file: TestFile, number: int) -> Path:
     return folder / (f"{file.path}.log" if number == 1 else f"{file.path}.attempt-{number}.log")
-
-
-def _side_by_side(one: Callable[[TestFile], None], files: Sequence[TestFile], stopped: threading.Event) -> None:
-    with ThreadPoolExecutor(max_workers=max(1, len(files))) as executor:
-        try:
-            for future in as_completed([executor.submit(one, file) for file in files]):
-                future.result()
-        except BaseException:
-            stopped.set()
-            raise
 
 
 class _Follower:

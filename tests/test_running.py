@@ -1232,24 +1232,27 @@ def test_every_file_is_run_and_described(tmp_path: Path) -> None:
     assert re.search(r"Ran 1 test in [\d.]+s\n\nOK\n$", log)
 
 
-def test_a_file_that_needs_quiet_runs_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cores", "beside"), [(1, 0), (2, 1), (4, 2), (6, 3), (8, 3)])
+def test_a_timing_sensitive_file_starts_first_and_has_half_the_machine(tmp_path: Path, cores: int, beside: int) -> None:
     source = f"""
 class T(TestCase):
     def test_a(self):
         with open({str(tmp_path / "times")!r}, "a") as stream:
             print(__name__, time.time(), file=stream, flush=True)
-            time.sleep(0.3)
+            time.sleep(0.8)
             print(__name__, time.time(), file=stream, flush=True)
 """
     told = Told()
-    run_all(
-        dict.fromkeys(["quiet.py", "one.py", "two.py"], source), tmp_path / "p", sensitive=["quiet.py"], finished=told
-    )
+    names = ["one.py", "two.py", "three.py", "quiet.py"]
+    run_all(dict.fromkeys(names, source), tmp_path / "p", cores=cores, sensitive=["quiet.py"], finished=told)
     assert {run.state for run in told.runs.values()} == {State.COMPLETE}
-    times = [line.split()[0] for line in (tmp_path / "times").read_text().splitlines()]
-    # The other two were there at the same time.
-    assert times[-2:] == ["quiet", "quiet"]
-    assert set(times[:2]) == {"one", "two"}
+    times: dict[str, list[float]] = {}
+    for line in (tmp_path / "times").read_text().splitlines():
+        times.setdefault(line.split()[0], []).append(float(line.split()[1]))
+    quiet = times.pop("quiet")
+    starts = [quiet[0], *(start for start, _ in times.values() if quiet[0] < start < quiet[1])]
+    assert max(sum(start <= at < end for start, end in times.values()) for at in starts) == beside
+    assert all(quiet[0] < end for _, end in times.values())
 
 
 def turns(folder: Path, *outcomes: str) -> str:
@@ -1407,11 +1410,9 @@ def signalled(number: int, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_an_interruption_ends_at_once_and_keeps_what_was_learnt(name: str, tmp_path: Path) -> None:
-    assert signalled(signal.Signals[name], tmp_path) == [
-        "fast.py complete ['passed', 'passed']",
-        "slow.py not-run ['passed', 'not-run']",
-        name,
-    ]
+    told = signalled(signal.Signals[name], tmp_path)
+    assert (told[0], told[-1]) == ("fast.py complete ['passed', 'passed']", name)
+    assert sorted(told[1:-1]) == ["quiet.py not-run ['passed', 'not-run']", "slow.py not-run ['passed', 'not-run']"]
 
 
 def test_a_session_that_is_killed_leaves_no_folder(tmp_path: Path) -> None:

@@ -151,15 +151,9 @@ def test_what_is_asked_beyond_the_machine_is_the_machine() -> None:
         assert had
 
 
-@pytest.mark.parametrize(("cores", "plain", "quiet"), [(1, 1, 1), (2, 1, 2), (4, 1, 4), (8, 1, 4), (192, 1, 4)])
+@pytest.mark.parametrize(
+    ("cores", "plain", "quiet"), [(1, 1, 1), (2, 1, 1), (3, 1, 1), (4, 1, 2), (8, 1, 4), (192, 1, 4)]
+)
 def test_weights(cores: int, plain: int, quiet: int) -> None:
     assert slots.weight_of(timing_sensitive=False, cores=cores) == plain
     assert slots.weight_of(timing_sensitive=True, cores=cores) == quiet
-
-
-@pytest.mark.parametrize(
-    ("plain", "quiet", "cores", "fit"),
-    [(2, 1, 2, False), (2, 1, 5, False), (2, 1, 6, True), (2, 0, 2, True), (3, 0, 2, False)],
-)
-def test_what_fits_on_a_machine(plain: int, quiet: int, cores: int, fit: bool) -> None:
-    assert slots.fit_together(plain, quiet, cores) is fit

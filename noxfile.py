@@ -78,6 +78,8 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
         tree = work.stage("tree", upstream.fetch, BATCH, pair, options.upstream, Path(session.invoked_from), work.scope)
         worktree = work.stage("worktree", patching.prepare, BATCH, pair, tree)
         collected = work.stage("collected", collecting.collect, BATCH, ready, built, tree, worktree)
+        # Waits for the network while tests run. The sample is there to try this with none.
+        asked = None if tree.is_sample else pipeline.begin(docs.check, BATCH, pair, work.scope)
         running.run_files(
             *(BATCH, pair, ready, built, worktree, collected),
             folder=work.folder,
@@ -87,8 +89,8 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
         )
         work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases, fresh=options.fresh)
         work.stage("described", apis.look, BATCH, ready, built)
-        if not tree.is_sample:  # which is there to try this with no network
-            work.stage("docs", docs.check, BATCH, pair, work.scope)
+        if asked:
+            work.stage("docs", asked.result)
     if not work.tell().is_good:
         session.error(f"pair {pair.name}: {work.told}")
 
@@ -189,11 +191,18 @@ def picture(session: nox.Session) -> None:
     session.run("python", "-m", "tests.picture", ".github/report.png")
 
 
+@nox.session(reuse_venv=True)
+def bench(session: nox.Session) -> None:
+    """Time this against the same by hand, with tox and with junitparser, and renew README's table; -- --help."""
+    install_tools(session, "dev", "bench")
+    session.run("python", "-m", "tests.bench", "--envdir", str(session.cache_dir.parent), *session.posargs)
+
+
 # Helpers
 
 
-def install_tools(session: nox.Session) -> None:
-    """Install what the project's own checks need, from the index that pip or uv is set up with."""
+def install_tools(session: nox.Session, *groups: str) -> None:
+    """Install ``groups`` of pyproject.toml (``dev`` if none is named) from the index that pip or uv is set up with."""
     own = nox.project.load_toml("noxfile.py")["dependencies"]
-    tools = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "dev")
+    tools = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), *(groups or ("dev",)))
     session.install(*own, *tools, env=preflight.uv_environment(os.environ)[0], silent=True)

@@ -20,6 +20,7 @@ from .upstream import ESCAPED, GLOB, SCP_LIKE, run_git
 
 PAGE_BYTES = 4 << 20
 FIRST = "HEAD"  # what a repository has checked out where no branch is named
+HEADS = "refs/heads/*"
 DASHED = r"\d+(?:-\d+)+"
 DOTTED = r"\d+(?:\.\d+)+"
 REMEDY = "Check the network, or name a mirror or a folder in docs.repository of matrix.toml."
@@ -194,38 +195,41 @@ class _Pages:
         self.url = url
         self.branch = branch
         self.shown = without_secrets(url)
+        self.reference = branch if branch == FIRST else f"refs/heads/{branch}"
         self.patterns = [_pattern(template, docs.page) for template in docs.path]
         # A password changes more often than what it opens.
-        about = [URL_USER.sub("", url), branch, docs.path, docs.page]
-        self.name = hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]
+        repository = URL_USER.sub("", url)
+        self.source = _name(repository)
+        self.name = _name(repository, branch, docs.path, docs.page)
 
     def fetched(self, scope: RunScope) -> tuple[_Place | None, Blocked | None]:
-        """Return the pages, fetched once per run, and why they are those of an earlier run; None without such a branch.
+        """Return the pages, and why they are those of an earlier run if they are; None without such a branch.
 
-        Raises Blocked if they can't be had.
+        The repository is asked once per run where its branches are, and for no more if they have not moved. Raises
+        Blocked if the pages can't be had.
         """
         cache = storage.cache_root()
-        target = cache / "docs" / self.name
+        target, listing = cache / "docs" / self.name, cache / "docs" / f"{self.source}.refs"
         failure = None
         with storage.lock(cache / "locks" / f"docs-{self.name}.lock"):
+            known = _commit(target)
             try:
                 # Nobody who does not answer is waited for again, whichever branch is next.
-                scope.once(f"docs of {self.shown}", lambda: self._reach(cache))
-                scope.once(f"docs {self.name}", lambda: self._fetch(target))
+                scope.once(f"docs of {self.shown}", lambda: self._list(listing))
+                newest = _commits(listing).get(self.reference)
+                if newest not in (None, known):
+                    scope.once(f"docs {self.name}", lambda: self._fetch(target))
             except Blocked as blocked:
-                if not (target / "commit").is_file():
+                if not known:
                     raise
-                failure = blocked
-            try:
-                commit = (target / "commit").read_text().strip()
-            except OSError:
-                return None, failure
+                failure, newest = blocked, known
+            commit = _commit(target)
         branch = "" if self.branch == FIRST else self.branch
         place = _Place(root=target / "pages", source=self.shown, branch=branch, commit=commit)
-        return (place if COMMIT.fullmatch(commit) else None), failure
+        return (place if newest and commit else None), failure
 
-    def _reach(self, folder: Path) -> None:
-        self._git(folder, "ls-remote", "-q", self.url, FIRST)
+    def _list(self, listing: Path) -> None:
+        storage.write(listing, self._git(listing.parent.parent, "ls-remote", "-q", self.url, FIRST, HEADS).encode())
 
     def _fetch(self, target: Path) -> None:
         with (
@@ -234,13 +238,8 @@ class _Pages:
         ):
             self._git(work, "init", "-q", "--template=", ".")
             self._git(work, "remote", "add", "origin", self.url)
-            reference = self.branch if self.branch == FIRST else f"refs/heads/{self.branch}"
-            try:
-                self._git(work, "fetch", "-q", "--depth=1", "--filter=blob:none", "--no-tags", "origin", reference)
-            except Blocked as failure:
-                if "couldn't find remote ref" in failure.cause:
-                    return
-                raise
+            wanted = ("--depth=1", "--filter=blob:none", "--no-tags", "origin", self.reference)
+            self._git(work, "fetch", "-q", *wanted)
             listing = self._git(work, "ls-tree", "-r", "-z", "--name-only", "FETCH_HEAD").split("\0")
             files = [name for name in listing if any(pattern.fullmatch(name) for pattern in self.patterns)]
             sparse = "".join(f"/{GLOB.sub(ESCAPED, name)}\n" for name in files)
@@ -261,6 +260,28 @@ class _Pages:
         words = ending.error or " ".join(output.split())[-500:] or f"it ended with {ending.returncode}"
         why = "git took too long" if ending.timed_out else f"git {arguments[0]}: {without_secrets(words)}"
         raise Blocked("docs-unreachable", f"{self.shown} gives no docs: {why}", REMEDY)
+
+
+def _name(*about: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]
+
+
+def _commit(folder: Path) -> str | None:
+    """Return the commit whose pages lie in ``folder``."""
+    try:
+        commit = (folder / "commit").read_bytes().decode(errors="replace").strip()
+    except OSError:
+        return None
+    return commit if COMMIT.fullmatch(commit) else None
+
+
+def _commits(listing: Path) -> dict[str, str]:
+    """Return the commit of each branch, by reference, from what ``git ls-remote`` said."""
+    try:
+        lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
 
 
 def _pattern(template: str, page: str) -> re.Pattern[str]:

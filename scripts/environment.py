@@ -75,7 +75,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """A venv and what is in it, read back from its files.
 
     ``git_version`` is the commit that torch says it was built from; ``cuda`` is None for a CPU build; ``reused`` says
-    whether the venv was there already.
+    whether the venv was there already. ``copied_from`` is uv's cache where that is on another file system, so that
+    gigabytes are copied for each venv instead of linked.
     """
 
     python: Path
@@ -86,6 +87,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cuda: str | None
     packages: list[Package]
     reused: bool
+    copied_from: str = ""
 
 
 class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,8 @@ def build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, scope: Run
         if stamp is None or not reused or (needs_cpu and _describe(stamp, venv, reused=True).cuda):
             stamp, reused = _build(batch, pair, preflight, venv, wanted, scope), False
         built = _describe(stamp, venv, reused=reused)
+        if not reused:
+            built = msgspec.structs.replace(built, copied_from=_other_file_system(preflight, venv))
     if needs_cpu and built.cuda:
         raise _cuda_build(built.torch)
     return built
@@ -461,6 +465,13 @@ def _describe(stamp: _Stamp, venv: Path, *, reused: bool) -> Environment:
         packages=stamp.packages,
         reused=reused,
     )
+
+
+def _other_file_system(preflight: Preflight, venv: Path) -> str:
+    """Return uv's cache if files can't be linked from it into the venv; an empty string otherwise."""
+    _, output = _uv(preflight, ["cache", "dir"], RESOLVE_SECONDS)
+    cache = Path((output.splitlines() or [""])[-1].strip())
+    return str(cache) if cache.is_dir() and cache.stat().st_dev != venv.stat().st_dev else ""
 
 
 def _torch_version(path: Path) -> dict[str, str | None]:

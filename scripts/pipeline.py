@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -292,6 +294,23 @@ class Work:
         results.save(self.reports, self.batch, result)
 
 
+def begin(station: Callable[P, Value], *args: P.args, **kwargs: P.kwargs) -> Future[Value]:
+    """Start a station beside those that follow; its value, or what it raises, is its future's.
+
+    A session that is interrupted does not wait for it.
+    """
+    future: Future[Value] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(station(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=getattr(station, "__name__", ""), daemon=True).start()
+    return future
+
+
 def named(session: Callable[..., None], help_line: str) -> Callable[..., None]:
     """Return a session with its line of ``nox -l``."""
     session.__doc__ = help_line
@@ -318,7 +337,12 @@ def _(value: Preflight) -> str:
 def _(value: Environment) -> str:
     build = f"CUDA {value.cuda} build" if value.cuda else "CPU build"
     reused = ", reused" if value.reused else ""
-    return f"torch {value.torch} ({build}), torch-npu {value.torch_npu}{reused}"
+    copied = (
+        f"; copied, as uv's cache ({value.copied_from}) is on another file system: UV_CACHE_DIR may name a nearer one"
+        if value.copied_from
+        else ""
+    )
+    return f"torch {value.torch} ({build}), torch-npu {value.torch_npu}{reused}{copied}"
 
 
 @describe.register

@@ -46,7 +46,8 @@ def note(event, arguments):
         os.close(file)
 sys.addaudithook(note)
 """
-SCOPE = re.compile(r"cache/torch-npu-matrix/scopes/[^/]+/\w+(\.lock)?$")
+# What is known to all sessions of one nox: that this machine was looked at, and where the docs' branches are.
+SHARED = re.compile(r"cache/torch-npu-matrix/(scopes/[^/]+/\w+(\.lock)?|docs/\w+\.refs)$")
 # Counts what is packed for whoever fetches from a repository on this machine.
 PACKED = """\
 #!/bin/sh
@@ -65,6 +66,9 @@ class Costs:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(noise.randbytes(1 << 20))
         self.repository.commit({stubs.TEST_FILE: stubs.GUARDED, OTHER: REACHES_IT}, tag="v2.10.0")
+        self.docs = Repository(folder / "docs")
+        page = "- <term>Atlas A2</term>：支持\n"
+        self.docs.commit({"pages/2.10.0/elastic.md": page, "src/code.py": "noise"}, tag="1")
         batch = stubs.write_batch(
             folder / "batch",
             files={stubs.TEST_FILE: stubs.GUARDED, OTHER: REACHES_IT},
@@ -72,6 +76,7 @@ class Costs:
             expected={stubs.TEST_FILE: 2, OTHER: 1},
             api=[API],
             upstream={"repository": [self.repository.url]},
+            docs={"repository": [self.docs.url], "path": ["pages/{torch}/{page}.md"], "page": "elastic"},
         )
         self.folder = folder
         self.imports = folder / "imports"
@@ -195,15 +200,15 @@ def test_a_warm_verify_starts_its_test_files_and_nothing_else(costs: Costs) -> N
 
     costs.verify()
 
-    assert costs.started == {"run.py": 2}
-    assert costs.wardens == 2
+    # Docs are asked whether they have moved: nobody but they can know.
+    assert costs.started == {"run.py": 2, "git ls-remote": 1}
+    assert costs.wardens == 3
     # nox's own: whether its uv is new enough.
     assert set(costs.started_otherwise) <= {"uv self version"}
     assert costs.torch_imports == {RUN: 2}
     assert costs.bytes_fetched == 0
-    # That this machine was looked at is known to all sessions of one nox.
-    assert {name for name in costs.written if not SCOPE.match(name)} == REPORT | RESULT
-    assert len(costs.written) == len(REPORT | RESULT) + 2
+    assert {name for name in costs.written if not SHARED.match(name)} == REPORT | RESULT
+    assert len(costs.written) == len(REPORT | RESULT) + 5
 
 
 def test_fresh_evidence_costs_one_more_run_of_each_test_file(costs: Costs) -> None:
@@ -211,7 +216,7 @@ def test_fresh_evidence_costs_one_more_run_of_each_test_file(costs: Costs) -> No
 
     costs.verify("-- --fresh")
 
-    assert costs.started == {"run.py": 2, "watch.py": 2}
+    assert costs.started == {"run.py": 2, "watch.py": 2, "git ls-remote": 1}
     assert costs.torch_imports == {RUN: 4}
     assert costs.bytes_fetched == 0
     kinds = Counter(name.rsplit("/", 1)[0] for name in costs.written if name.startswith("cache/torch-npu-matrix/"))
@@ -227,7 +232,9 @@ def test_a_first_verify_asks_for_everything_once(costs: Costs) -> None:
         "uv pip compile": 1,
         "uv venv": 1,
         "uv pip install": 1,
-        **dict.fromkeys(("git init", "git remote add origin", "git fetch", "git checkout", "git ls-tree"), 1),
+        "uv cache dir": 1,
+        **dict.fromkeys(("git init", "git remote add origin", "git fetch", "git checkout", "git ls-tree"), 2),
+        **dict.fromkeys(("git ls-remote", "git rev-parse"), 1),
         "collect.py": 1,
         "run.py": 2,
         "watch.py": 2,

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ import msgspec
 import pytest
 import uv
 
-from scripts import environment, matrix, preflight, storage
+from scripts import environment, matrix, pipeline, preflight, storage
 from scripts.environment import Environment
 from scripts.errors import Blocked
 from scripts.preflight import Cann, Interpreter, Machine, Preflight
@@ -500,3 +501,24 @@ def test_a_wheel_whose_metadata_its_builders_changed_is_no_damaged_one(bench: Be
     requires = ["torch==2.10.0+cpu"]
     stubs.wheel(bench.links, "torch-npu", "2.10.0", {"torch_npu/__init__.py": ""}, requires=requires, summary="changed")
     assert bench.build().torch_npu == "2.10.0"
+
+
+@pytest.mark.skipif(
+    not Path("/dev/shm").is_dir() or Path("/dev/shm").stat().st_dev == Path("/tmp").stat().st_dev,
+    reason="this machine has one file system only",
+)
+def test_a_cache_from_which_everything_must_be_copied_is_told(
+    pair: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    near = pair.build()
+    assert "copied" not in pipeline.describe(near)
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as cache:
+        monkeypatch.setenv("UV_CACHE_DIR", cache)
+        shutil.rmtree(pair.venv)
+        far = pair.build()
+
+        assert far.copied_from == cache
+        assert f"copied, as uv's cache ({cache}) is on another file system" in pipeline.describe(far)
+        assert pair.build().copied_from == ""

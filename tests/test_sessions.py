@@ -6,7 +6,9 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from tests import stubs
 from tests.conftest import ROOT
+from tests.running_support import eventually
 from tests.user import OK, User, make_user, one_file
 
 PAIRS = ["2.6.0", "2.7.1", "2.8.0", "2.9.0", "2.10.0", "2.11.0", "2.12.0", "2.13.0"]
@@ -370,3 +373,43 @@ def test_a_session_that_ends_while_its_evidence_is_measured_verifies_nothing(tmp
     assert [run["state"] for run in result["runs"]] == ["complete"]
     assert result["verdict"] == "hollow"
     assert "its evidence was not measured" in result["reason"]
+
+
+def test_docs_are_asked_while_tests_run_and_nobody_waits_for_them_who_is_interrupted(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/docs.git"
+        docs = {"repository": [url], "path": ["{torch}/{page}.md"], "page": "elastic"}
+        asked = tmp_path / "asked"
+        waits = f"""\
+            import pathlib, time, unittest
+            class T(unittest.TestCase):
+                def test_a(self):
+                    deadline = time.monotonic() + 20
+                    while not pathlib.Path({str(asked)!r}).exists():
+                        assert time.monotonic() < deadline, "docs were not asked while this runs"
+                        time.sleep(0.02)
+                def test_b(self): pass
+            """
+        user = make_user(tmp_path, **one_file(textwrap.dedent(waits)), docs=docs)
+        marker = f"MARKER={tmp_path}"
+        process = subprocess.Popen(
+            user.command("-s verify-2.10.0"),
+            cwd=ROOT,
+            env=user.environment | {"MARKER": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        connection, _ = silent.accept()
+        asked.touch()
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("described"):
+            pass
+
+        process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        process.communicate(timeout=30)
+        connection.close()
+
+    assert time.monotonic() - start < 10
+    eventually(lambda: descendants_of(marker) == [])
+    assert json.loads((user.latest / "2.10.0" / "result.json").read_text())["verdict"] == "verified"

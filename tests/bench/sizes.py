@@ -1,0 +1,197 @@
+"""The time of what grows: a tree that is fetched, reports that are merged, compared and read in a browser."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from unittest import mock
+
+from playwright.sync_api import sync_playwright
+
+from scripts import junit, results, upstream
+from scripts.matrix import Batch, Pair
+from scripts.results import Case, Mode, Outcome, PairResult, Run, State, Verdict
+from scripts.scope import RunScope
+from tests.bench.clock import Usage, good, run
+from tests.bench.table import Row
+from tests.conftest import ROOT
+from tests.user import checkout
+
+# Pairs and cases of each: 10, 100 and 1,000 times what eight pairs have today.
+SIZES = ((10, 500), (20, 2_500), (100, 5_000))
+FILES = 10
+PACKED = '#!/bin/sh\n"$@" | tee -a "{bytes}"\n'
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+def of_a_fetch(folder: Path, batch: Batch, pair: Pair, url: str) -> Iterator[Row]:
+    """Yield what a cold fetch of a tree takes against a shallow clone; both from a copy on this machine."""
+    mirror, counted = folder / "mirror.git", folder / "bytes"
+    tag = batch.matrix.upstream.tag.format(torch=pair.torch, torch_npu=pair.torch_npu)
+    git = ["git", "clone", "-q", "--depth=1", f"--branch={tag}"]
+    good(run([*git, "--bare", url, mirror], cwd=folder, env=os.environ))
+    subprocess.run(["git", "config", "uploadpack.allowFilter", "true"], cwd=mirror, check=True)
+    hook = folder / "hook"
+    hook.write_text(PACKED.format(bytes=counted))
+    hook.chmod(0o755)
+    (folder / "gitconfig").write_text(f"[uploadpack]\n\tpackObjectsHook = {hook}\n")
+    watched = {"GIT_CONFIG_GLOBAL": str(folder / "gitconfig"), "XDG_CACHE_HOME": str(folder / "cache")}
+    with mock.patch.dict(os.environ, watched):
+        start = time.monotonic()
+        tree = upstream.fetch(batch, pair, [mirror.as_uri()], ROOT, RunScope())
+        ours = time.monotonic() - start, counted.stat().st_size / 1e6, len(tree.blobs)
+        counted.unlink()
+        clone = good(run([*git, mirror.as_uri(), folder / "clone"], cwd=folder, env=os.environ))
+    files = sum(len(names) for _, _, names in os.walk(folder / "clone"))
+    theirs = clone.seconds, counted.stat().st_size / 1e6, files
+    yield Row(
+        what={"en": f"cold fetch of {tag}: MB, files, seconds", "zh": f"首次获取 {tag}：MB、文件数、秒"},
+        against={
+            "en": "a shallow clone: {1:.1f} MB, {2}, {0:.1f} s".format(*theirs),
+            "zh": "浅克隆：{1:.1f} MB、{2}、{0:.1f} s".format(*theirs),
+        },
+        goal="≤ 3 MB",
+        figure="{1:.2f} MB, {2}, {0:.1f} s".format(*ours),
+        reached=ours[1] <= 3,
+    )
+
+
+def of_reports(folder: Path) -> Iterator[Row]:
+    """Yield what merging, comparing and reading take at the three sizes."""
+    tool = _Reports(folder)
+    per_case = []
+    for pairs, cases in SIZES:
+        number = pairs * cases
+        place = folder / f"{number}"
+        documents = _results(place, pairs, cases)
+        merged = tool.nox("report", place / "results")
+        theirs = tool.merge_by_others(documents, place)
+        per_case.append(merged.seconds / number)
+        last = number == max(pairs * cases for pairs, cases in SIZES)
+        yield Row(
+            what={"en": f"{number:,} cases merged, all formats", "zh": f"合并 {number:,} 个用例，全部格式"},
+            against={
+                "en": f"junitparser merge and junit2html: {theirs.seconds:.1f} s, {theirs.megabytes:.0f} MB",
+                "zh": f"junitparser merge 与 junit2html：{theirs.seconds:.1f} s、{theirs.megabytes:.0f} MB",
+            },
+            goal="≤ 60 s, 1 GB" if last else "–",
+            figure=f"{merged.seconds:.1f} s, {merged.megabytes:.0f} MB",
+            reached=merged.seconds <= 60 and merged.megabytes <= 1000 if last else None,
+        )
+    yield Row(
+        what={"en": "seconds per case, the largest merge", "zh": "最大一次合并中每用例用时"},
+        against={"en": "those of the one a tenth its size", "zh": "规模为其十分之一者"},
+        goal="≤ 1.2 ×",
+        figure=f"{per_case[-1] / per_case[-2]:.2f} ×",
+        reached=per_case[-1] / per_case[-2] <= 1.2,
+    )
+    shutil.copytree(tool.reports / "elastic" / "merged", folder / "before")
+    _results(place, pairs, cases, failing=89)
+    tool.nox("report", place / "results")
+    compared = tool.nox("diff", folder / "before" / "report.json", tool.reports / "elastic" / "merged" / "report.json")
+    yield Row(
+        what={"en": f"two reports of {number:,} cases compared", "zh": f"比较两份各 {number:,} 个用例的报告"},
+        against={"en": "–", "zh": "–"},
+        goal="≤ 20 s",
+        figure=f"{compared.seconds:.1f} s, {compared.megabytes:.0f} MB",
+        reached=compared.seconds <= 20,
+    )
+    yield from _of_the_page(tool.reports / "elastic" / "merged" / "report.html", number)
+
+
+# Helpers
+
+
+class _Reports:
+    def __init__(self, folder: Path) -> None:
+        self.reports = folder / "reports"
+        self.user = checkout(folder / "user") / ".venv" / "bin" / "nox"
+        self.env = dict(os.environ) | {"REPORTS": str(self.reports), "PIP_QUIET": "1"}
+
+    def nox(self, session: str, *places: Path) -> Usage:
+        usage = run([self.user, "-s", session, "--", *places], cwd=ROOT, env=self.env)
+        # A comparison that finds news says so by its status.
+        return usage if session == "diff" and usage.status == 1 else good(usage)
+
+    def merge_by_others(self, documents: Sequence[Path], folder: Path) -> Usage:
+        merged, page = folder / "merged.xml", folder / "merged.html"
+        bin_ = Path(sys.executable).parent
+        one = good(run([bin_ / "junitparser", "merge", *documents, merged], cwd=folder, env=os.environ))
+        two = good(run([bin_ / "junit2html", merged, page], cwd=folder, env=os.environ))
+        return Usage(
+            seconds=one.seconds + two.seconds, megabytes=max(one.megabytes, two.megabytes), status=0, output=""
+        )
+
+
+def _results(folder: Path, pairs: int, cases: int, *, failing: int = 97) -> list[Path]:
+    """Write the results of so many pairs below ``folder``; returns the same as JUnit documents."""
+    documents = []
+    for number in range(pairs):
+        name = f"2.{number}.0"
+        each = cases // FILES
+        result = PairResult(
+            pair=name,
+            torch=name,
+            torch_npu=name,
+            python="3.11",
+            machine="x86_64",
+            mode=Mode.CONTROL_PLANE,
+            verdict=Verdict.FAILED,
+            reason="",
+            runs=[
+                Run(file=f"test/f{file}.py", state=State.COMPLETE, tests=each, expected=each, seconds=3.0)
+                for file in range(FILES)
+            ],
+            cases=[
+                Case(
+                    file=f"test/f{case % FILES}.py",
+                    cls=f"Class{case // 50}",
+                    name=f"test_method_number_{case}",
+                    outcome=Outcome.PASSED if case % failing else Outcome.FAILED,
+                    seconds=0.01,
+                    message="" if case % failing else "Traceback (most recent call last):\n" * 20,
+                )
+                for case in range(cases)
+            ],
+        )
+        place = folder / "results" / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "result.json").write_bytes(results.encode(result))
+        documents.append(folder / f"{name}.xml")
+        documents[-1].write_bytes(junit.of_results(name, [result]))
+    return documents
+
+
+def _of_the_page(report: Path, number: int) -> Iterator[Row]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        return
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page()
+        times = [time.monotonic()]
+        page.goto(report.as_uri())
+        times.append(time.monotonic())
+        page.locator("#cases summary").first.click()
+        page.wait_for_selector("#cases-table tbody tr")
+        times.append(time.monotonic())
+        page.locator("#search").fill("number_4999")
+        page.wait_for_function("document.getElementById('count').textContent.length > 0")
+        times.append(time.monotonic())
+        browser.close()
+    loaded, opened, searched = (after - before for before, after in itertools.pairwise(times))
+    yield Row(
+        what={
+            "en": f"report.html of {number:,} cases in Chromium",
+            "zh": f"Chromium 打开 {number:,} 例的 report.html",
+        },
+        against={"en": "loaded, case table opened, searched", "zh": "加载、打开用例表、搜索"},
+        goal="–",
+        figure=f"{loaded:.1f} s, {opened:.1f} s, {searched:.1f} s",
+    )

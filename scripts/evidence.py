@@ -126,9 +126,9 @@ def watch(
 
     def one(file: TestFile, room: slots.Room) -> Watched:
         # Who is stopped raises in the end, so what is missing then goes nowhere.
-        with room as had:
+        with room:
             run = functools.partial(_run, file, apis, preflight, environment, worktree, stopped.is_set)
-            return _watched(run, proving[file.path]) if had else Watched()
+            return _watched(run, proving[file.path]) if room.had else Watched()
 
     unseen = [file for file in files if file.path not in seen]
     for path, found in slots.side_by_side(one, unseen, preflight.machine.cores, stopped).items():

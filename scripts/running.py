@@ -65,8 +65,8 @@ def run_files(
     cores = preflight.machine.cores
 
     def attempt(file: TestFile, room: slots.Room, number: int) -> Finished | None:
-        with room as had:
-            if not had:
+        with room:
+            if not room.had:
                 return None
             return run_file(
                 file,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from filelock import FileLock, Timeout
@@ -20,24 +20,13 @@ POLL_SECONDS = 0.02
 Value = TypeVar("Value")
 
 
-class Room:
+class Room(contextlib.ExitStack):
     """Cores of this machine that one run holds, until the end of its ``with`` block or of the process.
 
     ``had`` is False for one that was stopped before it had them.
     """
 
-    def __init__(self, locks: Sequence[FileLock], *, had: bool) -> None:
-        self.locks = locks
-        self.had = had
-
-    def __enter__(self) -> bool:
-        return self.had
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for lock in self.locks:
-            lock.release(force=True)
+    had = False
 
 
 def take(weight: int, cores: int, *, stopped: Callable[[], bool] = lambda: False) -> Room:
@@ -46,31 +35,16 @@ def take(weight: int, cores: int, *, stopped: Callable[[], bool] = lambda: False
     Locks die with their holder. Whoever waits keeps the gate, so that one who needs many cores is not overtaken for
     ever by those who need one.
     """
-    weight = min(weight, cores)
-    held: list[FileLock] = []
-    gate = _lock("gate")
-    slots = [_lock(f"slot-{number}") for number in range(cores)]
-    try:
-        while not _try(gate):
-            if stopped():
-                return Room((), had=False)
-            time.sleep(POLL_SECONDS)
-        while True:
-            for slot in slots:
-                if len(held) < weight and not slot.is_locked and _try(slot):
-                    held.append(slot)
-            if len(held) == weight:
-                return Room(tuple(held), had=True)
-            if stopped():
-                break
-            time.sleep(POLL_SECONDS)
-    except BaseException:
-        Room(held, had=False).__exit__(None, None, None)
-        raise
-    finally:
-        gate.release(force=True)
-    Room(held, had=False).__exit__(None, None, None)
-    return Room((), had=False)
+    gate, slots = _lock("gate"), [_lock(f"slot-{number}") for number in range(cores)]
+    with Room() as waiting, Room() as room:
+        for locks, number, holder in (([gate], 1, waiting), (slots, min(weight, cores), room)):
+            while not _gather(locks, number, holder):
+                if stopped():
+                    return Room()
+                time.sleep(POLL_SECONDS)
+        had = room.pop_all()
+    had.had = True
+    return had
 
 
 def side_by_side(
@@ -124,6 +98,16 @@ def _folder() -> Path:
 def _lock(name: str) -> FileLock:
     # Not of one thread: it is taken in one and given back in another.
     return FileLock(_folder() / name, thread_local=False)
+
+
+def _gather(locks: Sequence[FileLock], number: int, holder: Room) -> bool:
+    """Take what is free, up to ``number`` of the ``locks``, for ``holder``; returns whether it has so many now."""
+    held = sum(lock.is_locked for lock in locks)
+    for lock in locks:
+        if held < number and not lock.is_locked and _try(lock):
+            holder.callback(lock.release, force=True)
+            held += 1
+    return held == number
 
 
 def _try(lock: FileLock) -> bool:

@@ -19,7 +19,7 @@ import pathlib, sys, time
 from scripts import slots
 name, weight, cores, seconds, rounds, file = sys.argv[1:]
 for _ in range(int(rounds)):
-    with slots.take(int(weight), int(cores)) as had:
+    with slots.take(int(weight), int(cores)) as room:
         start = time.monotonic()
         with open(file, "a") as stream:
             print("in", name, file=stream, flush=True)
@@ -116,8 +116,8 @@ def test_a_holder_that_is_killed_holds_nothing(taker: Callable[..., subprocess.P
     waiter.wait()
     holder.kill()
     holder.wait()
-    with slots.take(2, 2) as had:
-        assert had
+    with slots.take(2, 2) as room:
+        assert room.had
 
 
 def test_who_is_stopped_while_it_waits_goes_without(
@@ -131,24 +131,24 @@ def test_who_is_stopped_while_it_waits_goes_without(
         asked.append(time.monotonic())
         return len(asked) > 3
 
-    with slots.take(2, 2, stopped=stopped) as had:
-        assert not had
+    with slots.take(2, 2, stopped=stopped) as room:
+        assert not room.had
     # It has given back what it had gathered.
-    with slots.take(1, 2) as had:
-        assert had
+    with slots.take(1, 2) as room:
+        assert room.had
 
 
 def test_threads_of_one_process_share_too(tmp_path: Path) -> None:
     with slots.take(1, 2) as first, slots.take(1, 2) as second:
-        assert first
-        assert second
+        assert first.had
+        assert second.had
         with slots.take(1, 2, stopped=lambda: True) as third:
-            assert not third
+            assert not third.had
 
 
 def test_what_is_asked_beyond_the_machine_is_the_machine() -> None:
-    with slots.take(4, 2) as had:
-        assert had
+    with slots.take(4, 2) as room:
+        assert room.had
 
 
 @pytest.mark.parametrize(

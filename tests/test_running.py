@@ -952,7 +952,7 @@ class T(TestCase):
 import resource
 def limit(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 class T(TestCase):
-    def test_a(self): limit(os.path.getsize("../../events.jsonl") + 30)
+    def test_a(self): limit(os.path.getsize("../../own/events.jsonl") + 30)
     def test_b(self): pass
     def test_c(self): limit(resource.RLIM_INFINITY); self.fail("c")
     def test_d(self): pass

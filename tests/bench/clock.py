@@ -40,7 +40,7 @@ def run(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Usa
         process.returncode = os.waitstatus_to_exitcode(status)
         stream.seek(0)
         output = stream.read().decode(errors="replace")
-    return Usage(seconds=seconds, megabytes=used.ru_maxrss / 1000, status=process.returncode, output=output)
+    return Usage(seconds=seconds, megabytes=used.ru_maxrss * 1024 / 1e6, status=process.returncode, output=output)
 
 
 def good(usage: Usage) -> Usage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,22 @@ def descendants_of(marker: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@contextlib.contextmanager
+def session(user: User, command: str, folder: Path, *, until: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a session in which the program ``until`` runs a test file by now."""
+    marker = f"MARKER={folder}"
+    with subprocess.Popen(
+        user.command(command),
+        cwd=ROOT,
+        env=user.environment | {"MARKER": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        eventually(lambda: any(until in line and "a_test.py" in line for line in descendants_of(marker)), 60)
+        yield process
 
 
 def test_eight_pairs_side_by_side_make_one_report(tmp_path: Path) -> None:
@@ -205,29 +222,16 @@ def test_an_interruption_ends_at_once_and_keeps_what_was_learnt(
 ) -> None:
     hang = OK.replace("def test_b(self): pass", "def test_b(self):\n        import time\n        time.sleep(600)")
     user = make_user(tmp_path, **one_file(hang))
-    marker = f"MARKER={tmp_path}"
-    process = subprocess.Popen(
-        user.command(f"-t verify {jobs}"),
-        cwd=ROOT,
-        env=user.environment | {"MARKER": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while not any("run.py" in line and "a_test.py" in line for line in descendants_of(marker)):
-        assert time.monotonic() < deadline, "the test file never started"
-        time.sleep(0.05)
-    time.sleep(0.3)
-
-    process.send_signal(number)
-    start = time.monotonic()
-    output, _ = process.communicate(timeout=30)
+    with session(user, f"-t verify {jobs}", tmp_path, until="run.py") as process:
+        time.sleep(0.3)
+        process.send_signal(number)
+        start = time.monotonic()
+        output, _ = process.communicate(timeout=30)
 
     assert time.monotonic() - start < 10
     assert process.returncode not in (0, 1)
     assert "Traceback" not in output, output
-    assert descendants_of(marker) == []
+    assert descendants_of(f"MARKER={tmp_path}") == []
     result = json.loads((user.latest / "2.10.0" / "result.json").read_text())
     assert result["verdict"] == "not-run"
     assert "interrupted by" in result["reason"]
@@ -351,22 +355,9 @@ def test_evidence_is_kept_until_it_is_to_be_fresh(tmp_path: Path) -> None:
 
 def test_a_session_that_ends_while_its_evidence_is_measured_verifies_nothing(tmp_path: Path) -> None:
     user, _ = watched(tmp_path, hangs_at=2)
-    marker = f"MARKER={tmp_path}"
-    process = subprocess.Popen(
-        user.command("-s verify-2.10.0"),
-        cwd=ROOT,
-        env=user.environment | {"MARKER": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while not any("watch.py" in line and "a_test.py" in line for line in descendants_of(marker)):
-        assert time.monotonic() < deadline, "the watched run never started"
-        time.sleep(0.05)
-
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    with session(user, "-s verify-2.10.0", tmp_path, until="watch.py") as process:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
 
     assert process.returncode not in (0, 1)
     result = json.loads((user.latest / "2.10.0" / "result.json").read_text())
@@ -391,25 +382,18 @@ def test_docs_are_asked_while_tests_run_and_nobody_waits_for_them_who_is_interru
                 def test_b(self): pass
             """
         user = make_user(tmp_path, **one_file(textwrap.dedent(waits)), docs=docs)
-        marker = f"MARKER={tmp_path}"
-        process = subprocess.Popen(
-            user.command("-s verify-2.10.0"),
-            cwd=ROOT,
-            env=user.environment | {"MARKER": str(tmp_path)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        connection, _ = silent.accept()
-        asked.touch()
-        assert process.stdout is not None
-        while not process.stdout.readline().startswith("described"):
-            pass
+        with session(user, "-s verify-2.10.0", tmp_path, until="run.py") as process:
+            connection, _ = silent.accept()
+            asked.touch()
+            assert process.stdout is not None
+            while not process.stdout.readline().startswith("described"):
+                pass
 
-        process.send_signal(signal.SIGTERM)
-        start = time.monotonic()
-        process.communicate(timeout=30)
+            process.send_signal(signal.SIGTERM)
+            start = time.monotonic()
+            process.communicate(timeout=30)
         connection.close()
 
     assert time.monotonic() - start < 10
-    eventually(lambda: descendants_of(marker) == [])
+    eventually(lambda: descendants_of(f"MARKER={tmp_path}") == [])
     assert json.loads((user.latest / "2.10.0" / "result.json").read_text())["verdict"] == "verified"

@@ -19,9 +19,9 @@ from scripts.matrix import Batch, Pair
 from scripts.results import Case, Mode, Outcome, PairResult, Run, State, Verdict
 from scripts.scope import RunScope
 from tests.bench.clock import Usage, good, run
+from tests.bench.sessions import Checkout
 from tests.bench.table import Row
 from tests.conftest import ROOT
-from tests.user import checkout
 
 # Pairs and cases of each: 10, 100 and 1,000 times what eight pairs have today.
 SIZES = ((10, 500), (20, 2_500), (100, 5_000))
@@ -64,14 +64,15 @@ def of_a_fetch(folder: Path, batch: Batch, pair: Pair, url: str) -> Iterator[Row
 
 def of_reports(folder: Path) -> Iterator[Row]:
     """Yield what merging, comparing and reading take at the three sizes."""
-    tool = _Reports(folder)
+    checkout = Checkout(folder)
+    latest = checkout.reports / "elastic" / "merged"
     per_case = []
     for pairs, cases in SIZES:
         number = pairs * cases
         place = folder / f"{number}"
         documents = _results(place, pairs, cases)
-        merged = tool.nox("report", place / "results")
-        theirs = tool.merge_by_others(documents, place)
+        merged = good(checkout.run("-s", "report", "--", place / "results"))
+        theirs = _merged_by_others(documents, place)
         per_case.append(merged.seconds / number)
         last = number == max(pairs * cases for pairs, cases in SIZES)
         yield Row(
@@ -91,10 +92,12 @@ def of_reports(folder: Path) -> Iterator[Row]:
         figure=f"{per_case[-1] / per_case[-2]:.2f} ×",
         reached=per_case[-1] / per_case[-2] <= 1.2,
     )
-    shutil.copytree(tool.reports / "elastic" / "merged", folder / "before")
+    shutil.copytree(latest, folder / "before")
     _results(place, pairs, cases, failing=89)
-    tool.nox("report", place / "results")
-    compared = tool.nox("diff", folder / "before" / "report.json", tool.reports / "elastic" / "merged" / "report.json")
+    good(checkout.run("-s", "report", "--", place / "results"))
+    compared = checkout.run("-s", "diff", "--", folder / "before" / "report.json", latest / "report.json")
+    if "regressed" not in compared.output:
+        raise RuntimeError(f"two reports were to be compared:\n{compared.output[-3000:]}")
     yield Row(
         what={"en": f"two reports of {number:,} cases compared", "zh": f"比较两份各 {number:,} 个用例的报告"},
         against={"en": "–", "zh": "–"},
@@ -102,31 +105,19 @@ def of_reports(folder: Path) -> Iterator[Row]:
         figure=f"{compared.seconds:.1f} s, {compared.megabytes:.0f} MB",
         reached=compared.seconds <= 20,
     )
-    yield from _of_the_page(tool.reports / "elastic" / "merged" / "report.html", number)
+    yield from _of_the_page(latest / "report.html", number)
 
 
 # Helpers
 
 
-class _Reports:
-    def __init__(self, folder: Path) -> None:
-        self.reports = folder / "reports"
-        self.user = checkout(folder / "user") / ".venv" / "bin" / "nox"
-        self.env = dict(os.environ) | {"REPORTS": str(self.reports), "PIP_QUIET": "1"}
-
-    def nox(self, session: str, *places: Path) -> Usage:
-        usage = run([self.user, "-s", session, "--", *places], cwd=ROOT, env=self.env)
-        # A comparison that finds news says so by its status.
-        return usage if session == "diff" and usage.status == 1 else good(usage)
-
-    def merge_by_others(self, documents: Sequence[Path], folder: Path) -> Usage:
-        merged, page = folder / "merged.xml", folder / "merged.html"
-        bin_ = Path(sys.executable).parent
-        one = good(run([bin_ / "junitparser", "merge", *documents, merged], cwd=folder, env=os.environ))
-        two = good(run([bin_ / "junit2html", merged, page], cwd=folder, env=os.environ))
-        return Usage(
-            seconds=one.seconds + two.seconds, megabytes=max(one.megabytes, two.megabytes), status=0, output=""
-        )
+def _merged_by_others(documents: Sequence[Path], folder: Path) -> Usage:
+    merged, page = folder / "merged.xml", folder / "merged.html"
+    commands = Path(sys.executable).parent
+    one = good(run([commands / "junitparser", "merge", *documents, merged], cwd=folder, env=os.environ))
+    two = good(run([commands / "junit2html", merged, page], cwd=folder, env=os.environ))
+    most = max(one.megabytes, two.megabytes)
+    return Usage(seconds=one.seconds + two.seconds, megabytes=most, status=0, output="")
 
 
 def _results(folder: Path, pairs: int, cases: int, *, failing: int = 97) -> list[Path]:

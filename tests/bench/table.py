@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.bench.clock import Spread
+
 MARKS = "<!-- bench -->", "<!-- end of bench -->"
 HEADS = {"en": ("what", "against", "goal"), "zh": ("什么", "对照", "目标")}
 ABSENT = "–"
@@ -26,6 +28,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def told(self) -> str:
         """The figure, and a mark where it misses its goal."""
         return f"{self.figure} ✗" if self.reached is False else self.figure
+
+
+def bounded(what: dict[str, str], against: dict[str, str], figure: Spread, most: float, unit: str) -> Row:
+    """Return the row of a figure whose median is to be at most ``most``."""
+    reached = figure.median <= most
+    return Row(what=what, against=against, goal=f"≤ {most} {unit}", figure=f"{figure} {unit}", reached=reached)
 
 
 def write(path: Path, rows: Sequence[Row], language: str, run: str) -> None:

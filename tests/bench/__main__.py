@@ -70,7 +70,7 @@ def _of_pairs(folder: Path, batch: Batch, pairs: Sequence[Pair], options: argpar
     sources = options.upstream or ["sample"]
     tool = sessions.Tool(folder, batch, sources)
     hands = [
-        sessions.Hand(folder, batch, pair, sources, options.envdir / f"verify-{pair.name}".replace(".", "-"))
+        sessions.Hand(folder, batch, pair, sources, options.envdir.resolve() / f"verify-{pair.name}".replace(".", "-"))
         for pair in pairs
     ]
     # One is there to be timed alone for each kind of tree.

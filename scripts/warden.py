@@ -54,7 +54,8 @@ def main() -> None:
         below = _Below()
         below.end()
         ending = {"returncode": -signal.SIGKILL, "seconds": 0.0, "error": KILLED, "survivors": below.survivors}
-        _finish(order, ending, shared_before)
+        _clear_shared_memory(shared_before)
+        _finish(order, ending)
 
 
 def _keep(order: dict[str, Any], guard_lives: int, shared_before: set[str]) -> NoReturn:
@@ -80,12 +81,14 @@ def _keep(order: dict[str, Any], guard_lives: int, shared_before: set[str]) -> N
     # What was left by a command that was ended from here is nothing to blame it for.
     left = [] if {"interrupted", "timed_out", "error"} & set(ending) else below.leftovers
     ending |= {"leftovers": left, "survivors": below.survivors, "log_cut": log.cut, "log_error": log.error}
-    _finish(order, {"returncode": below.returncode, **ending}, shared_before)
+    if below.killed or (below.returncode or 0) < 0:
+        # Who ends by itself puts its segments away, and what nobody has open just now may be that of a run beside it.
+        _clear_shared_memory(shared_before)
+    _finish(order, {"returncode": below.returncode, **ending})
     os._exit(0)
 
 
-def _finish(order: dict[str, Any], ending: dict[str, Any], shared_before: set[str]) -> None:
-    _clear_shared_memory(shared_before)
+def _finish(order: dict[str, Any], ending: dict[str, Any]) -> None:
     for path in order["scratch"]:
         remove(path)
     try:
@@ -174,6 +177,7 @@ class _Below:
     def __init__(self) -> None:
         self.command: int | None = None
         self.returncode: int | None = None
+        self.killed = False
         self.leftovers: list[str] = []
         self.survivors: list[str] = []
 
@@ -197,6 +201,7 @@ class _Below:
     def end(self, *, grace: float = 0.0) -> None:
         """End and reap everything, the command first; the rest may take ``grace`` seconds to end by itself."""
         if self.reap() and self.command is not None and self.returncode is None:
+            self.killed = True
             self.signal(signal.SIGKILL)
         names: dict[int, str] = {}
         start = time.monotonic()
@@ -208,6 +213,7 @@ class _Below:
             if age >= grace:
                 names |= _kill_all()
             time.sleep(0.005)
+        self.killed |= bool(names)
         self.leftovers = sorted(name for pid, name in names.items() if pid != self.command)
 
 

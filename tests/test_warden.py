@@ -398,10 +398,34 @@ def segment(name: str) -> Path:
     return Path("/dev/shm") / name.format(token=uuid.uuid4().hex, pid=os.getpid())
 
 
+DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
 @pytest.mark.parametrize("name", ["psm_{token}", "sem.mp-{token}", "torch_1234567_{token}", "pym-1234567-{token}"])
 def test_shared_memory_that_a_killed_command_leaves_is_removed(name: str, token: str) -> None:
     path = segment(name)
-    run(f"open({str(path)!r}, 'w').close(); os.kill(os.getpid(), signal.SIGKILL)", token)
+    run(f"open({str(path)!r}, 'w').close(); {DIE}", token)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("ending", ["pass", "raise SystemExit(1)", "os._exit(0)"])
+def test_shared_memory_that_nobody_has_open_stays_where_nothing_was_killed(ending: str, token: str) -> None:
+    """A run beside this one may open it again."""
+    path = segment("psm_{token}")
+    try:
+        run(f"open({str(path)!r}, 'w').close(); {ending}", token)
+        assert path.exists()
+    finally:
+        path.unlink()
+
+
+def test_shared_memory_that_a_killed_child_leaves_is_removed(token: str) -> None:
+    path = segment("psm_{token}")
+    child = f"import time; open({str(path)!r}, 'w').close(); time.sleep(3600)"
+    wait = f"while not os.path.exists({str(path)!r}): time.sleep(0.01)"
+    run(
+        f"import subprocess\nsubprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n{wait}", token
+    )
     assert not path.exists()
 
 
@@ -409,7 +433,7 @@ def test_shared_memory_that_a_killed_command_leaves_is_removed(name: str, token:
 def test_shared_memory_of_others_stays(name: str, token: str) -> None:
     path = segment(name)
     try:
-        run(f"open({str(path)!r}, 'w').close()", token)
+        run(f"open({str(path)!r}, 'w').close(); {DIE}", token)
         assert path.exists()
     finally:
         path.unlink()
@@ -420,7 +444,7 @@ def test_semaphores_that_a_run_beside_it_makes_stay(token: str) -> None:
     made = []
     beside = threading.Timer(0.3, lambda: made.append(multiprocessing.get_context("spawn").Semaphore()))
     beside.start()
-    run("time.sleep(0.8)", token)
+    run(f"time.sleep(0.8); {DIE}", token)
     beside.join()
     [semaphore] = made
     assert Path("/dev/shm", semaphore._semlock.name.replace("/", "sem.")).exists()  # type: ignore[attr-defined]
@@ -430,7 +454,7 @@ def test_semaphores_that_a_run_beside_it_makes_stay(token: str) -> None:
 def test_shared_memory_of_another_user_stays(token: str) -> None:
     path = segment("psm_{token}")
     try:
-        run(f"open({str(path)!r}, 'w').close(); os.chown({str(path)!r}, 65534, 65534)", token)
+        run(f"open({str(path)!r}, 'w').close(); os.chown({str(path)!r}, 65534, 65534); {DIE}", token)
         assert path.exists()
     finally:
         path.unlink()
@@ -440,7 +464,7 @@ def test_shared_memory_from_before_stays(token: str) -> None:
     path = segment("psm_{token}")
     path.touch()
     try:
-        run("pass", token)
+        run(DIE, token)
         assert path.exists()
     finally:
         path.unlink()
@@ -465,7 +489,7 @@ def test_shared_memory_in_use_stays(use: str, token: str) -> None:
         stdout=subprocess.PIPE,
     )
     try:
-        run(f"open({str(path)!r}, 'wb').write(b'x' * 4096); time.sleep(0.5)", token)
+        run(f"open({str(path)!r}, 'wb').write(b'x' * 4096); time.sleep(0.5); {DIE}", token)
         assert path.exists()
     finally:
         holder.kill()

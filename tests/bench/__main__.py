@@ -24,6 +24,7 @@ def main() -> None:
     """Run the benchmark; ends the process with 1 and a sentence if something that is to be timed fails."""
     batch = matrix.load(ROOT / "matrix.toml")
     options = _options(batch)
+    run = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {platform.machine()}, {preflight.cores()} cores"
     rows = []
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -33,7 +34,6 @@ def main() -> None:
     except (RuntimeError, Blocked) as error:
         raise SystemExit(str(error)) from None
     if options.only == list(PARTS):
-        run = f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {preflight.cores()} cores"
         for language, name in READMES.items():
             table.write(ROOT / name, rows, language, run)
 
@@ -57,8 +57,8 @@ def _rows(folder: Path, batch: Batch, options: argparse.Namespace) -> Iterator[R
     pairs = [batch.pair(name) for name in options.pairs]
     if "itself" in options.only:
         yield from sessions.of_itself(_below(folder, "itself"), options.rounds)
-    if "fetch" in options.only:
-        url = options.git or next(url for url in batch.matrix.upstream.repository if "://" in url)
+    url = options.git or next((url for url in batch.matrix.upstream.repository if "://" in url), None)
+    if "fetch" in options.only and url:
         yield from sizes.of_a_fetch(_below(folder, "fetch"), batch, pairs[0], url)
     if "reports" in options.only:
         yield from sizes.of_reports(_below(folder, "reports"))

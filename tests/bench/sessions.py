@@ -82,7 +82,14 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.nox = checkout(folder / "user") / ".venv" / "bin" / "nox"
         self.reports = folder / "reports"
-        self.env = dict(os.environ) | {"REPORTS": str(self.reports), "PIP_QUIET": "1"}
+        # As in a shell: the session that runs the benchmark has settings and a venv of its own.
+        mine = ("NOX", "PYTHON", "VIRTUAL_ENV")
+        path = [folder for folder in os.environ["PATH"].split(":") if not folder.startswith(sys.prefix)]
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith(mine)} | {
+            "PATH": ":".join(path),
+            "REPORTS": str(self.reports),
+            "PIP_QUIET": "1",
+        }
 
     def run(self, *arguments: str | Path) -> Usage:
         """Run nox in it."""

@@ -78,10 +78,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of everything that is written into result.json."""
 
 
-class Case(Record, frozen=True, kw_only=True):
+class Case(Record, frozen=True, kw_only=True, gc=False):
     """One test. ``(file, cls, name)`` is its key; ``seconds`` is None if it never ended.
 
-    ``body`` tells what the method does (bodies.py), so that a case that moved is known again.
+    ``body`` tells what the method does (bodies.py), so that a case that moved is known again. A report may have half a
+    million of them, which the garbage collector need not look through: texts and numbers make no cycles.
     """
 
     file: str

@@ -79,7 +79,8 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
         worktree = work.stage("worktree", patching.prepare, BATCH, pair, tree)
         collected = work.stage("collected", collecting.collect, BATCH, ready, built, tree, worktree)
         # Waits for the network while tests run. The sample is there to try this with none.
-        asked = None if tree.is_sample else pipeline.begin(docs.check, BATCH, pair, work.scope)
+        wanted = BATCH.matrix.docs and not tree.is_sample
+        asked = pipeline.begin(docs.check, BATCH, pair, work.scope) if wanted else None
         running.run_files(
             *(BATCH, pair, ready, built, worktree, collected),
             folder=work.folder,

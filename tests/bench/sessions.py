@@ -138,16 +138,19 @@ def of_pair(tool: Tool, hand: Hand) -> Iterator[Row]:
 def of_all(folder: Path, tool: Tool, hands: Sequence[Hand], rounds: int) -> Iterator[Row]:
     """Yield what all pairs take side by side, against a loop by hand and against tox."""
     pairs = [hand.pair for hand in hands]
-    tox = _tox(folder, hands)
 
     def ours() -> float:
         return tool.run(pairs, "-j", "auto")
 
+    # Builds the venvs that the others use, or copy.
+    ours()
+    tox = _tox(folder, hands)
+
     def by_hand() -> float:
         return sum(hand.run() for hand in hands)
 
-    for warm_up in (ours, by_hand, tox):
-        warm_up()
+    by_hand()
+    tox()
     tool.failures = 0
     for hand in hands:
         hand.failures = 0

@@ -37,7 +37,10 @@ def bounded(what: dict[str, str], against: dict[str, str], figure: Spread, most:
 
 
 def write(path: Path, rows: Sequence[Row], language: str, run: str) -> None:
-    """Put ``rows`` into the table of a README, as the column ``run``; of what was there, the newest column stays."""
+    """Put ``rows`` into the table of a README, as the column ``run``; of what was there, the newest column stays.
+
+    A run that measured a part only leaves the other rows without a figure of its own.
+    """
     text = path.read_text(encoding="utf-8")
     start, end = MARKS
     before, _, rest = text.partition(f"{start}\n")
@@ -50,26 +53,24 @@ def write(path: Path, rows: Sequence[Row], language: str, run: str) -> None:
 def render(rows: Sequence[Row], language: str, run: str, old: str) -> str:
     """Return the table in Markdown; ``old`` is the one before it."""
     name, known = _newest(old, run)
-    heads = [*HEADS[language], *([name] if name else []), run]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    table = {what: [*cells, ABSENT] for what, cells in known.items() if cells[-1] != ABSENT}
     for row in rows:
-        earlier = [known.get(row.what[language], ABSENT)] if name else []
-        lines.append(_line([row.what[language], row.against[language], row.goal, *earlier, row.told]))
-    return "".join(lines)
+        what = row.what[language]
+        earlier = [known[what][-1] if what in known else ABSENT] if name else []
+        table[what] = [row.against[language], row.goal, *earlier, row.told]
+    heads = [*HEADS[language], *([name] if name else []), run]
+    lines = [heads, ["---"] * len(heads), *([what, *cells] for what, cells in table.items())]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 # Helpers
 
 
-def _newest(old: str, run: str) -> tuple[str, dict[str, str]]:
-    """Return the newest column of a table that is not ``run``'s own: its name, and its figures by row."""
+def _newest(old: str, run: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the newest column of a table that is not ``run``'s: its name, and by row the cells up to its figure."""
     table = [re.split(r"\s*\|\s*", line.strip())[1:-1] for line in old.splitlines() if line.startswith("|")]
     columns = [number for number, head in enumerate(table[0]) if number > 2 and head != run] if table else []
     if not columns:
         return "", {}
     newest = columns[-1]
-    return table[0][newest], {cells[0]: cells[newest] for cells in table[2:] if len(cells) > newest}
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |\n"
+    return table[0][newest], {cells[0]: [*cells[1:3], cells[newest]] for cells in table[2:] if len(cells) > newest}

@@ -17,7 +17,7 @@ from tests.bench.table import Row
 from tests.conftest import ROOT
 
 READMES = {"en": "README.md", "zh": "README.zh.md"}
-PARTS = ("pairs", "itself", "fetch", "reports")
+PARTS = ("itself", "fetch", "reports", "pair", "pairs")
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def _rows(folder: Path, batch: Batch, options: argparse.Namespace) -> Iterator[R
         yield from sizes.of_a_fetch(_below(folder, "fetch"), batch, pairs[0], url)
     if "reports" in options.only:
         yield from sizes.of_reports(_below(folder, "reports"))
-    if "pairs" in options.only:
+    if {"pair", "pairs"} & set(options.only):
         yield from _of_pairs(_below(folder, "pairs"), batch, pairs, options)
 
 
@@ -73,9 +73,9 @@ def _of_pairs(folder: Path, batch: Batch, pairs: Sequence[Pair], options: argpar
         for pair in pairs
     ]
     # One is there to be timed alone for each kind of tree.
-    for hand in {hand.source: hand for hand in hands}.values():
+    for hand in {hand.source: hand for hand in hands}.values() if "pair" in options.only else ():
         yield from sessions.of_pair(tool, hand)
-    if len(hands) > 1:
+    if "pairs" in options.only and len(hands) > 1:
         yield from sessions.of_all(folder, tool, hands, options.rounds)
 
 

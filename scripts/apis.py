@@ -161,9 +161,7 @@ def look(batch: Batch, preflight: Preflight, environment: Environment) -> ApiRep
     """
     names = [api.name for api in batch.matrix.api]
     machine = preflight.machine
-    key = hashlib.sha256(
-        msgspec.json.encode([VERSION, environment.fingerprint, names, machine.npu_devices, machine.cann])
-    ).hexdigest()
+    key = storage.digest([VERSION, environment.fingerprint, names, machine.npu_devices, machine.cann])
     place = storage.cache_root() / "apis" / f"{key[:32]}.json"
     kept = _read(place, names)
     if kept is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 import tempfile
 from collections.abc import Mapping
@@ -91,11 +90,16 @@ def collect(batch: Batch, preflight: Preflight, environment: Environment, tree: 
         for machine in MACHINES
         for patched in ((False, True) if file.path in worktree.patches else (False,))
     ]
-    key = hashlib.sha256(
-        msgspec.json.encode(
-            [VERSION, environment.fingerprint, tree.blobs, sorted(worktree.patches.items()), wanted, _device(preflight)]
-        )
-    ).hexdigest()
+    key = storage.digest(
+        [
+            VERSION,
+            environment.fingerprint,
+            tree.blobs,
+            sorted(worktree.patches.items()),
+            wanted,
+            preflight.machine.device,
+        ]
+    )
     record = storage.cache_root() / "collected" / f"{key[:32]}.json"
     answer = _read(record, len(wanted))
     if answer is None:
@@ -122,11 +126,6 @@ def collect(batch: Batch, preflight: Preflight, environment: Environment, tree: 
 
 
 # Helpers
-
-
-def _device(preflight: Preflight) -> list[str | int | None]:
-    cann = preflight.machine.cann
-    return [preflight.machine.npu_devices, cann.home if cann else None, cann.version if cann else None]
 
 
 def _read(record: Path, items: int) -> _Answer | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,7 +228,7 @@ class _Pages:
         return (place if newest and commit else None), failure
 
     def _list(self, listing: Path) -> None:
-        storage.write(listing, self._git(listing.parent.parent, "ls-remote", "-q", self.url, FIRST, HEADS).encode())
+        storage.write(listing, self._git(storage.cache_root(), "ls-remote", "-q", self.url, FIRST, HEADS).encode())
 
     def _fetch(self, target: Path) -> None:
         with (
@@ -263,7 +262,7 @@ class _Pages:
 
 
 def _name(*about: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:32]
+    return storage.digest(about)[:32]
 
 
 def _commit(folder: Path) -> str | None:

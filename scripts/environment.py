@@ -118,9 +118,7 @@ def build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, scope: Run
 
     Raises Blocked if there is no wheel, no index, no room, or (where torch_npu is to be loaded) no CPU build.
     """
-    wanted = hashlib.sha256(
-        msgspec.json.encode([STAMP_VERSION, pair.torch, pair.torch_npu, pair.python, batch.matrix.test_requirements])
-    ).hexdigest()
+    wanted = storage.digest([STAMP_VERSION, pair.torch, pair.torch_npu, pair.python, batch.matrix.test_requirements])
     needs_cpu = preflight.machine.cann is not None
     with storage.lock(venv.with_name(f"{venv.name}.lock")):
         stamp = _read_stamp(venv)
@@ -457,7 +455,7 @@ def _describe(stamp: _Stamp, venv: Path, *, reused: bool) -> Environment:
     facts = _torch_version(site_packages(venv) / "torch" / "version.py")
     return Environment(
         python=venv / "bin" / "python",
-        fingerprint=hashlib.sha256(msgspec.json.encode(stamp)).hexdigest(),
+        fingerprint=storage.digest(stamp),
         torch=facts.get("__version__") or versions.get("torch", "?"),
         torch_npu=versions.get("torch-npu", "?"),
         git_version=facts.get("git_version"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,7 +115,7 @@ def watch(
     if not apis:
         return Watched()
     files = batch.matrix.test_file
-    records = {file.path: _record(file, apis, preflight, environment, worktree) for file in files}
+    records = _records(files, apis, preflight, environment, worktree)
     proving = {
         file.path: {case.key for case in cases if case.file == file.path and case.outcome in PROVES} for file in files
     }
@@ -176,19 +175,18 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     watched: bool = True
 
 
-def _record(
-    file: TestFile, apis: list[str], preflight: Preflight, environment: Environment, worktree: Worktree
-) -> Path:
-    """Return where that is kept which was seen in one file, with this venv, worktree and these APIs."""
-    cann = preflight.machine.cann
-    asked = [
-        *((INSIDE / name).read_text() for name in ("watch.py", "run.py")),
-        *(environment.fingerprint, file.path, apis),
-        *(preflight.machine.npu_devices, cann.home if cann else None, cann.version if cann else None),
-        sorted((name, worktree.blob(name)) for name in worktree.files),
-    ]
-    key = hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
-    return storage.cache_root() / "evidence" / f"{key[:32]}.json"
+def _records(
+    files: Sequence[TestFile], apis: list[str], preflight: Preflight, environment: Environment, worktree: Worktree
+) -> dict[str, Path]:
+    """Return where that is kept which was seen in each file, with this venv, worktree and these APIs."""
+    watchers = [(INSIDE / name).read_text() for name in ("watch.py", "run.py")]
+    blobs = sorted((name, worktree.blob(name)) for name in worktree.files)
+    folder = storage.cache_root() / "evidence"
+    found = {}
+    for file in files:
+        asked = [*watchers, environment.fingerprint, file.path, apis, *preflight.machine.device, blobs]
+        found[file.path] = folder / f"{storage.digest(asked)[:32]}.json"
+    return found
 
 
 def _kept(record: Path, proving: set[Key]) -> Watched | None:

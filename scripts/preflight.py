@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import hashlib
 import itertools
 import os
 import platform
@@ -98,6 +97,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     npu_devices: int
     cann: Cann | None
+
+    @property
+    def device(self) -> list[str | int | None]:
+        """What the answers of torch and of the tests depend on beside the venv."""
+        return [self.npu_devices, self.cann.home if self.cann else None, self.cann.version if self.cann else None]
 
 
 class Preflight(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,7 +234,7 @@ def find_interpreter(wanted: str, uv: str, uv_env: Mapping[str, str]) -> Interpr
             if name in ("PATH", "HOME") or name[:3] in ("UV_", "XDG")
         },
     ]
-    name = hashlib.sha256(msgspec.json.encode(looked)).hexdigest()[:32]
+    name = storage.digest(looked)[:32]
     record = storage.cache_root() / "interpreters" / f"{name}.json"
     places = [file_state(place) for place in _interpreter_places(uv, uv_env)]
     try:

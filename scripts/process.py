@@ -65,7 +65,7 @@ def run(
 
     ``log`` takes both output streams as they come. The warden removes ``scratch`` at the end, and ``orphaned`` too if
     this process is killed by then. About ten times a second, ``while_running`` is called and ``stopped`` asked whether
-    to end the command at once.
+    to end the command at once. Raises the auditing event ``matrix.process`` with ``argv``.
     """
     sys.audit("matrix.process", argv)
     order = {

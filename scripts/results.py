@@ -78,11 +78,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of everything that is written into result.json."""
 
 
-class Case(Record, frozen=True, kw_only=True, gc=False):
+class Case(Record, frozen=True, kw_only=True):
     """One test. ``(file, cls, name)`` is its key; ``seconds`` is None if it never ended.
 
-    ``body`` tells what the method does (bodies.py), so that a case that moved is known again. A report may have half a
-    million of them, which the garbage collector need not look through: texts and numbers make no cycles.
+    ``body`` tells what the method does (bodies.py), so that a case that moved is known again.
     """
 
     file: str

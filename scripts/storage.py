@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from .errors import Blocked
@@ -47,17 +49,17 @@ def located(name: str, base: Path) -> Path:
     return home() / name[2:] if name.startswith("~/") else base / name
 
 
+def digest(value: object) -> str:
+    """Return the SHA-256 of a value as JSON, which names what was found out about it."""
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
+
+
 def write(path: Path, data: bytes) -> None:
     """Write ``data`` so that a reader, or a SIGKILL, sees the old file or the new one and nothing between."""
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{path.name[:100]}."
     _sweep(path.parent, prefix)
-    handle = -1
-    while handle < 0 or not os.fstat(handle).st_nlink:
-        handle, name = tempfile.mkstemp(prefix=prefix, suffix=NEW, dir=path.parent)
-        # The lock says that its writer lives; one that sweeps may have been quicker.
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    temporary = Path(name)
+    handle, temporary = _begin(path.parent, prefix)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -120,6 +122,17 @@ def remove(path: Path) -> None:
 
 
 # Helpers
+
+
+def _begin(folder: Path, prefix: str) -> tuple[int, Path]:
+    """Return a new file, open and locked: the lock says that its writer lives."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=NEW, dir=folder)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        # One that sweeps was quicker than the lock.
+        os.close(handle)
 
 
 def _sweep(folder: Path, prefix: str) -> None:

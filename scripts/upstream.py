@@ -170,7 +170,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _store(source: str, tag: str, commit: str | None, contents: Mapping[str, bytes]) -> Tree:
     """Keep the content of a folder as a pristine tree, keyed by what is in it."""
     blobs = {name: blob_id(data) for name, data in sorted(contents.items())}
-    key = hashlib.sha256(msgspec.json.encode([source, commit, blobs])).hexdigest()[:32]
+    key = storage.digest([source, commit, blobs])[:32]
     target = storage.cache_root() / "trees" / f"folder-{key}"
     with storage.lock(storage.cache_root() / "locks" / f"{target.name}.lock"):
         if not _is_whole(target, blobs):

@@ -17,7 +17,7 @@ import pytest
 from tests import stubs
 from tests.conftest import ROOT
 from tests.test_upstream import Repository
-from tests.user import User
+from tests.user import User, count_packs
 
 OTHER = "test/other/other_test.py"
 API = {
@@ -48,55 +48,41 @@ sys.addaudithook(note)
 """
 # What is known to all sessions of one nox: that this machine was looked at, and where the docs' branches are.
 SHARED = re.compile(r"cache/torch-npu-matrix/(scopes/[^/]+/\w+(\.lock)?|docs/\w+\.refs)$")
-# Counts what is packed for whoever fetches from a repository on this machine.
-PACKED = """\
-#!/bin/sh
-"$@" | tee -a "{bytes}"
-"""
 
 
 class Costs:
     """A user whose sessions are watched, with one pair, two test files, a patch and an API."""
 
     def __init__(self, folder: Path) -> None:
-        self.repository = Repository(folder / "repository")
+        repository = Repository(folder / "repository")
         noise = random.Random(0)
         for name in ("docs/big.bin", "test/beside/big.bin", "big.bin"):
-            path = self.repository.folder / name
+            path = repository.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(noise.randbytes(1 << 20))
-        self.repository.commit({stubs.TEST_FILE: stubs.GUARDED, OTHER: REACHES_IT}, tag="v2.10.0")
-        self.docs = Repository(folder / "docs")
+        repository.commit({stubs.TEST_FILE: stubs.GUARDED, OTHER: REACHES_IT}, tag="v2.10.0")
+        docs = Repository(folder / "docs")
         page = "- <term>Atlas A2</term>：支持\n"
-        self.docs.commit({"pages/2.10.0/elastic.md": page, "src/code.py": "noise"}, tag="1")
+        docs.commit({"pages/2.10.0/elastic.md": page, "src/code.py": "noise"}, tag="1")
         batch = stubs.write_batch(
             folder / "batch",
             files={stubs.TEST_FILE: stubs.GUARDED, OTHER: REACHES_IT},
             patched={stubs.TEST_FILE: stubs.UNGUARDED},
             expected={stubs.TEST_FILE: 2, OTHER: 1},
             api=[API],
-            upstream={"repository": [self.repository.url]},
-            docs={"repository": [self.docs.url], "path": ["pages/{torch}/{page}.md"], "page": "elastic"},
+            upstream={"repository": [repository.url]},
+            docs={"repository": [docs.url], "path": ["pages/{torch}/{page}.md"], "page": "elastic"},
         )
-        self.folder = folder
         self.imports = folder / "imports"
         notes = f"import sys\nwith open({str(self.imports)!r}, 'a') as stream:\n    print(sys.argv[0], file=stream)\n"
         stubs.torch_wheel(folder / "links", "2.10.0+cpu", files={"torch/__init__.py": notes + stubs.TORCH})
         stubs.torch_npu_wheel(folder / "links", "2.10.0", "2.10.0+cpu")
         self.user = User(folder, batch, folder / "links")
         self.log = folder / "log"
-        self.bytes = folder / "bytes"
+        counting, self.packs = count_packs(folder)
         (folder / "audit").mkdir()
         (folder / "audit" / "sitecustomize.py").write_text(AUDIT)
-        hook = folder / "hook"
-        hook.write_text(PACKED.format(bytes=self.bytes))
-        hook.chmod(0o755)
-        (folder / "gitconfig").write_text(f"[uploadpack]\n\tpackObjectsHook = {hook}\n")
-        self.watched = {
-            "COSTS": str(self.log),
-            "GIT_CONFIG_GLOBAL": str(folder / "gitconfig"),
-            "PYTHONPATH": str(folder / "audit"),
-        }
+        self.watched = {"COSTS": str(self.log), "PYTHONPATH": str(folder / "audit"), **counting}
         self.places = {
             "cache": Path(os.environ["XDG_CACHE_HOME"]),
             "reports": folder / "reports",
@@ -105,12 +91,12 @@ class Costs:
 
     def verify(self, *arguments: str, **environment: str) -> None:
         """Verify the pair; what was counted is that of this one run."""
-        for path in (self.log, self.bytes, self.imports):
+        for path in (self.log, self.packs, self.imports):
             path.unlink(missing_ok=True)
         before = dict(self._files())
         done = self.user.nox("-s verify-2.10.0", *arguments, **self.watched, **environment)
         assert done.returncode == 0, done.stdout
-        self.written = Counter(name for name, state in self._files() if before.get(name) != state)
+        self.written = {name for name, state in self._files() if before.get(name) != state}
 
     @property
     def started(self) -> Counter[str]:
@@ -137,7 +123,7 @@ class Costs:
     @property
     def bytes_fetched(self) -> int:
         """The size of all packs that were sent."""
-        return self.bytes.stat().st_size if self.bytes.exists() else 0
+        return self.packs.stat().st_size if self.packs.exists() else 0
 
     @property
     def byte_code(self) -> dict[str, int]:
@@ -167,10 +153,9 @@ def _called(argv: list[str]) -> str:
     if scripts:
         return scripts[0]
     words: list[str] = []
-    options = {"-c"}
     before = ""
     for argument in rest:
-        if before not in options and argument.replace("-", "").isalpha() and argument[0] != "-":
+        if before != "-c" and argument.replace("-", "").isalpha() and argument[0] != "-":
             words.append(argument)
         elif words:
             break

@@ -398,6 +398,15 @@ def segment(name: str) -> Path:
     return Path("/dev/shm") / name.format(token=uuid.uuid4().hex, pid=os.getpid())
 
 
+def stays(path: Path, source: str, token: str) -> bool:
+    """Return whether a file is there after ``source`` has run; it is gone then."""
+    try:
+        run(source, token)
+        return path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -412,11 +421,7 @@ def test_shared_memory_that_a_killed_command_leaves_is_removed(name: str, token:
 def test_shared_memory_that_nobody_has_open_stays_where_nothing_was_killed(ending: str, token: str) -> None:
     """A run beside this one may open it again."""
     path = segment("psm_{token}")
-    try:
-        run(f"open({str(path)!r}, 'w').close(); {ending}", token)
-        assert path.exists()
-    finally:
-        path.unlink()
+    assert stays(path, f"open({str(path)!r}, 'w').close(); {ending}", token)
 
 
 def test_shared_memory_that_a_killed_child_leaves_is_removed(token: str) -> None:
@@ -432,11 +437,7 @@ def test_shared_memory_that_a_killed_child_leaves_is_removed(token: str) -> None
 @pytest.mark.parametrize("name", ["someone-else-{token}", "torch_{pid}_{token}", "pym-{pid}-{token}"])
 def test_shared_memory_of_others_stays(name: str, token: str) -> None:
     path = segment(name)
-    try:
-        run(f"open({str(path)!r}, 'w').close(); {DIE}", token)
-        assert path.exists()
-    finally:
-        path.unlink()
+    assert stays(path, f"open({str(path)!r}, 'w').close(); {DIE}", token)
 
 
 def test_semaphores_that_a_run_beside_it_makes_stay(token: str) -> None:
@@ -453,21 +454,13 @@ def test_semaphores_that_a_run_beside_it_makes_stay(token: str) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's file")
 def test_shared_memory_of_another_user_stays(token: str) -> None:
     path = segment("psm_{token}")
-    try:
-        run(f"open({str(path)!r}, 'w').close(); os.chown({str(path)!r}, 65534, 65534); {DIE}", token)
-        assert path.exists()
-    finally:
-        path.unlink()
+    assert stays(path, f"open({str(path)!r}, 'w').close(); os.chown({str(path)!r}, 65534, 65534); {DIE}", token)
 
 
 def test_shared_memory_from_before_stays(token: str) -> None:
     path = segment("psm_{token}")
     path.touch()
-    try:
-        run(DIE, token)
-        assert path.exists()
-    finally:
-        path.unlink()
+    assert stays(path, DIE, token)
 
 
 @pytest.mark.parametrize("use", ["open", "mapped"])

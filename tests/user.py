@@ -80,6 +80,15 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
+def count_packs(folder: Path) -> tuple[dict[str, str], Path]:
+    """Return what makes git keep the packs that repositories of this machine send, and the file that they go to."""
+    sent, hook, config = folder / "packs", folder / "hook", folder / "gitconfig"
+    hook.write_text(f'#!/bin/sh\n"$@" | tee -a "{sent}"\n')
+    hook.chmod(0o755)
+    config.write_text(f"[uploadpack]\n\tpackObjectsHook = {hook}\n")
+    return {"GIT_CONFIG_GLOBAL": str(config)}, sent
+
+
 # Helpers
 
 

@@ -168,17 +168,13 @@ def of_all(folder: Path, tool: Tool, hands: Sequence[Hand], rounds: int) -> Iter
 
 def of_itself(folder: Path, rounds: int) -> Iterator[Row]:
     """Yield the time of all that is not torch or tests, with stub wheels and test files that only sleep."""
-    starts = folder / "starts"
-    quick, empty = (
-        Stubs(folder / "quick", dict.fromkeys(ASLEEP, 0.0), starts),
-        Stubs(folder / "empty", {}, starts),
-    )
+    quick = Stubs(folder / "quick", dict.fromkeys(ASLEEP, 0.0))
     quick.verify()
-    empty.nothing()
+    quick.empty("-s", "empty")
     yield bounded(
         {"en": "the tool's own time, three files started", "zh": "工具自身用时（启动三个文件）"},
         {"en": "over a nox session that does nothing", "zh": "比空 nox 会话多"},
-        differences(in_turn(lambda: quick.verify().seconds, lambda: empty.nothing().seconds, rounds)),
+        differences(in_turn(lambda: quick.verify().seconds, lambda: quick.empty("-s", "empty").seconds, rounds)),
         1.0,
         "s",
     )
@@ -192,11 +188,11 @@ def of_itself(folder: Path, rounds: int) -> Iterator[Row]:
     yield bounded(
         {"en": "the list of sessions, nox -l", "zh": "列出会话，nox -l"},
         {"en": "over that of an empty noxfile", "zh": "比空 noxfile 多"},
-        differences(in_turn(lambda: quick.list().seconds, lambda: empty.list_empty().seconds, rounds)),
+        differences(in_turn(lambda: quick.list().seconds, lambda: quick.empty("-l").seconds, rounds)),
         0.3,
         "s",
     )
-    many = Stubs(folder / "many", ASLEEP, starts, pairs=8, cores=True)
+    many = Stubs(folder / "many", ASLEEP, pairs=8, cores=True)
     many.verify("-t", "verify", "-j", "8")
     side_by_side = in_turn(
         lambda: many.verify("-t", "verify", "-j", "8").seconds, lambda: many.verify("-s", "verify-2.0.0").seconds, 2
@@ -216,13 +212,11 @@ def of_itself(folder: Path, rounds: int) -> Iterator[Row]:
 class Stubs:
     """A user with stub wheels, as many pairs as wanted, and test files that sleep."""
 
-    def __init__(
-        self, folder: Path, asleep: dict[str, float], starts: Path, *, pairs: int = 1, cores: bool = False
-    ) -> None:
-        self.starts = starts
-        files = {path: TIMED.format(starts=str(starts), seconds=seconds) for path, seconds in asleep.items()}
+    def __init__(self, folder: Path, asleep: dict[str, float], *, pairs: int = 1, cores: bool = False) -> None:
+        self.starts = folder / "starts"
+        files = {path: TIMED.format(starts=str(self.starts), seconds=seconds) for path, seconds in asleep.items()}
         batch = stubs.write_batch(
-            folder / "batch", pairs=[stubs.pair_row(f"2.{number}.0") for number in range(pairs)], files=files or None
+            folder / "batch", pairs=[stubs.pair_row(f"2.{number}.0") for number in range(pairs)], files=files
         )
         _be_timing_sensitive(batch)
         stubs.wheels_of(folder / "links", matrix.load(batch))
@@ -239,23 +233,19 @@ class Stubs:
         (folder / "empty").mkdir()
         head = (ROOT / "noxfile.py").read_text().partition('"""')[0]
         (folder / "empty" / "noxfile.py").write_text(head + EMPTY)
-        self.empty = folder / "empty" / "noxfile.py"
+        self.nothing = folder / "empty" / "noxfile.py"
 
     def verify(self, *which: str) -> Usage:
         """Verify all pairs, or those named."""
         return good(self._nox(*(which or ("-t", "verify"))))
 
-    def nothing(self) -> Usage:
-        """Run a session that does nothing."""
-        return good(self._nox("-f", str(self.empty), "--envdir", str(self.home / ".nox"), "-s", "empty"))
+    def empty(self, *arguments: str) -> Usage:
+        """Run nox with a noxfile whose one session, ``empty``, does nothing."""
+        return good(self._nox("-f", str(self.nothing), "--envdir", str(self.home / ".nox"), *arguments))
 
     def list(self) -> Usage:
         """List the sessions of this project."""
         return good(self._nox("-l"))
-
-    def list_empty(self) -> Usage:
-        """List the sessions of a noxfile that has one."""
-        return good(self._nox("-f", str(self.empty), "--envdir", str(self.home / ".nox"), "-l"))
 
     def first_start(self) -> float:
         """Return how long after the command the first test file started, in seconds."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
-from playwright.sync_api import sync_playwright
-
 from scripts import junit, results, upstream
 from scripts.matrix import Batch, Pair
 from scripts.results import Case, Mode, Outcome, PairResult, Run, State, Verdict
@@ -21,28 +19,24 @@ from scripts.scope import RunScope
 from tests.bench.clock import Usage, good, run
 from tests.bench.sessions import Checkout
 from tests.bench.table import ABSENT, Row
+from tests.browser import CHROMIUM, chromium
 from tests.conftest import ROOT
+from tests.user import count_packs
 
 # Pairs and cases of each: 10, 100 and 1,000 times what eight pairs have today.
 SIZES = ((10, 500), (20, 2_500), (100, 5_000))
 FILES = 10
-PACKED = '#!/bin/sh\n"$@" | tee -a "{bytes}"\n'
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def of_a_fetch(folder: Path, batch: Batch, pair: Pair, url: str) -> Iterator[Row]:
     """Yield what a cold fetch of a tree takes against a shallow clone; both from a copy on this machine."""
-    mirror, counted = folder / "mirror.git", folder / "bytes"
+    mirror = folder / "mirror.git"
     tag = batch.matrix.upstream.tag.format(torch=pair.torch, torch_npu=pair.torch_npu)
     git = ["git", "clone", "-q", "--depth=1", f"--branch={tag}"]
     good(run([*git, "--bare", url, mirror], cwd=folder, env=os.environ))
     subprocess.run(["git", "config", "uploadpack.allowFilter", "true"], cwd=mirror, check=True)
-    hook = folder / "hook"
-    hook.write_text(PACKED.format(bytes=counted))
-    hook.chmod(0o755)
-    (folder / "gitconfig").write_text(f"[uploadpack]\n\tpackObjectsHook = {hook}\n")
-    watched = {"GIT_CONFIG_GLOBAL": str(folder / "gitconfig"), "XDG_CACHE_HOME": str(folder / "cache")}
-    with mock.patch.dict(os.environ, watched):
+    counting, counted = count_packs(folder)
+    with mock.patch.dict(os.environ, {**counting, "XDG_CACHE_HOME": str(folder / "cache")}):
         start = time.monotonic()
         tree = upstream.fetch(batch, pair, [mirror.as_uri()], ROOT, RunScope())
         ours = time.monotonic() - start, counted.stat().st_size / 1e6, len(tree.blobs)
@@ -182,11 +176,9 @@ def _results(folder: Path, pairs: int, cases: int, *, failing: int = 97) -> list
 
 
 def _of_the_page(report: Path, number: int) -> Iterator[Row]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
+    if CHROMIUM is None:
         return
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+    with chromium() as browser:
         page = browser.new_page()
         times = [time.monotonic()]
         page.goto(report.as_uri())
@@ -197,7 +189,6 @@ def _of_the_page(report: Path, number: int) -> Iterator[Row]:
         page.locator("#search").fill("number_4999")
         page.wait_for_function("document.getElementById('count').textContent.length > 0")
         times.append(time.monotonic())
-        browser.close()
     loaded, opened, searched = (after - before for before, after in itertools.pairwise(times))
     yield Row(
         what={

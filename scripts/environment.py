@@ -6,7 +6,6 @@ import ast
 import base64
 import csv
 import hashlib
-import json
 import os
 import re
 import tempfile
@@ -101,16 +100,29 @@ class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Wheel(msgspec.Struct, frozen=True, kw_only=True):
-    """The one wheel of a package that is installed; ``place`` is ``url`` or ``path`` of PEP 751 and its value."""
+    """The one wheel of a package that is installed, and its URL; ``indexed`` if an index or find-links has it."""
 
     name: str
     version: str
-    place: tuple[str, str]
+    url: str
     sha256: str | None
+    indexed: bool
 
     @property
     def file(self) -> str:
-        return _file_name(self.place[1])
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+    @property
+    def pin(self) -> str:
+        """The requirement that this wheel alone meets.
+
+        By name and hash where that is possible: uv's cache knows a wheel from an index by its name, and shares it with
+        whatever else installs it. One that is asked for by URL is fetched anew whenever the server doesn't say for how
+        long it is good.
+        """
+        if self.indexed and self.sha256:
+            return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+        return f"{self.name} @ {self.url}"
 
 
 def build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, scope: RunScope) -> Environment:
@@ -144,14 +156,14 @@ def site_packages(venv: Path) -> Path:
 
 
 def _build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, wanted: str, scope: RunScope) -> _Stamp:
-    wheels = _resolve(batch, pair, preflight, scope)
+    wheels, options = _resolve(batch, pair, preflight, scope)
     with tempfile.TemporaryDirectory(prefix="tnm-") as name:
-        lock = Path(name, "pylock.toml")
-        lock.write_text(_lock(wheels), encoding="utf-8")
-        python = str(venv / "bin" / "python")
+        pins = Path(name, "requirements.txt")
+        pins.write_text("".join(f"{wheel.pin}\n" for wheel in wheels), encoding="utf-8")
+        install = ["pip", "install", "-q", "--no-deps", "--only-binary", ":all:", *options]
         for arguments in (
             ["venv", "-q", "--clear", "--no-project", "--python", preflight.interpreter.path, str(venv)],
-            ["pip", "install", "-q", "--no-deps", "--python", python, "-r", str(lock)],
+            [*install, "--python", str(venv / "bin" / "python"), "-r", str(pins)],
         ):
             ending, output = _uv(preflight, arguments, INSTALL_SECONDS)
             if ending.returncode != 0:
@@ -175,8 +187,10 @@ def _build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, wanted: s
     return stamp
 
 
-def _resolve(batch: Batch, pair: Pair, preflight: Preflight, scope: RunScope) -> list[_Wheel]:
-    """Return the wheels of the pair: a CPU build of torch where one can be had, another one otherwise.
+def _resolve(batch: Batch, pair: Pair, preflight: Preflight, scope: RunScope) -> tuple[list[_Wheel], list[str]]:
+    """Return the wheels of the pair, and uv's options that find them.
+
+    torch is a CPU build where one can be had, another one otherwise.
 
     x86_64 wheels of torch-npu up to 2.11 require ``torch==X+cpu`` and say nothing of other builds, so the pair's
     torch overrides what torch-npu asks for.
@@ -203,7 +217,7 @@ def _resolve(batch: Batch, pair: Pair, preflight: Preflight, scope: RunScope) ->
         if preflight.machine.cann and any(wheel.name.startswith("nvidia-cublas") for wheel in wheels):
             # Known before gigabytes are downloaded in vain.
             raise _cuda_build(plain)
-        return wheels
+        return wheels, options
     assert failure is not None
     raise _missing(pair, preflight) or failure
 
@@ -272,7 +286,7 @@ def _compile(
         ending, output = _uv(preflight, arguments, RESOLVE_SECONDS, variables)
         if ending.returncode != 0:
             raise _failure(f"no set of wheels for {', '.join(requirements)}", ending, output)
-        return _wheels(tomllib.loads(lock.read_text(encoding="utf-8")), preflight.interpreter)
+        return _wheels(tomllib.loads(lock.read_text(encoding="utf-8")), lock.parent, preflight.interpreter)
 
 
 def _uv(
@@ -396,8 +410,8 @@ def _record(path: Path) -> str | None:
     return hashlib.sha256(b"\n".join(sorted(line for line in lines if not INSTALLERS.match(line)))).hexdigest()
 
 
-def _wheels(lock: Mapping[str, Any], interpreter: Interpreter) -> list[_Wheel]:
-    """Return one wheel for each package of a lock, the one with the best tag.
+def _wheels(lock: Mapping[str, Any], folder: Path, interpreter: Interpreter) -> list[_Wheel]:
+    """Return one wheel for each package of a lock (PEP 751) in ``folder``, the one with the best tag.
 
     uv names every wheel that would do, from every source; what is said to be installed is to be what is installed.
     """
@@ -409,45 +423,28 @@ def _wheels(lock: Mapping[str, Any], interpreter: Interpreter) -> list[_Wheel]:
     ]
     ranks = {tag: rank for rank, tag in enumerate(order)}
 
-    def rank(entry: Mapping[str, Any]) -> int:
+    def rank(wheel: _Wheel) -> int:
         try:
-            of_file = parse_wheel_filename(_file_name(entry.get("url") or entry.get("path") or ""))[3]
+            of_file = parse_wheel_filename(wheel.file)[3]
         except InvalidWheelFilename:
             return len(ranks)
         return min(ranks.get(tag, len(ranks)) for tag in of_file)
 
     found = []
     for package in lock.get("packages", []):
-        entry = min(package.get("wheels") or [package["archive"]], key=rank)
-        key = "url" if "url" in entry else "path"
-        found.append(
+        entries = package.get("wheels") or [package["archive"]]
+        wheels = (
             _Wheel(
                 name=canonicalize_name(package["name"]),
                 version=package["version"],
-                place=(key, entry[key]),
+                url=entry.get("url") or (folder / entry["path"]).resolve().as_uri(),
                 sha256=entry.get("hashes", {}).get("sha256"),
+                indexed="archive" not in package,
             )
+            for entry in entries
         )
+        found.append(min(wheels, key=rank))
     return found
-
-
-def _lock(wheels: Sequence[_Wheel]) -> str:
-    """Return a lock (PEP 751) of these wheels and no others."""
-    lines = ['lock-version = "1.0"', 'created-by = "torch-npu-matrix"']
-    for wheel in wheels:
-        key, place = wheel.place
-        hashes = f", hashes = {{ sha256 = {json.dumps(wheel.sha256)} }}" if wheel.sha256 else ""
-        lines += [
-            "[[packages]]",
-            f"name = {json.dumps(wheel.name)}",
-            f"version = {json.dumps(wheel.version)}",
-            f"wheels = [{{ {key} = {json.dumps(place)}{hashes} }}]",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _file_name(place: str) -> str:
-    return unquote(urlsplit(place).path).rpartition("/")[2]
 
 
 def _describe(stamp: _Stamp, venv: Path, *, reused: bool) -> Environment:

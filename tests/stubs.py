@@ -223,8 +223,12 @@ def go_offline(monkeypatch: pytest.MonkeyPatch, links: Path) -> None:
 
 
 @contextlib.contextmanager
-def index(links: Path, *, login: str = "") -> Iterator[str]:
-    """Serve the wheels in ``links`` as a package index (PEP 503) and yield its URL; ``login`` is ``user:password``."""
+def index(links: Path, *, login: str = "", fetched: list[str] | None = None) -> Iterator[str]:
+    """Serve the wheels in ``links`` as a package index (PEP 503, 658) and yield its URL.
+
+    It says nothing of how long its answers are good. ``login`` is ``user:password``; the names of wheels that are
+    fetched are added to ``fetched``.
+    """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -237,10 +241,14 @@ def index(links: Path, *, login: str = "") -> Iterator[str]:
                 return
             kind, _, name = urllib.parse.unquote(self.path).strip("/").partition("/")
             if kind == "simple":
-                files = [path.name for path in links.iterdir() if path.name.partition("-")[0] == name.replace("-", "_")]
-                body = "".join(f'<a href="/files/{urllib.parse.quote(file)}">{file}</a>' for file in files).encode()
+                files = [path for path in links.iterdir() if path.name.partition("-")[0] == name.replace("-", "_")]
+                body = "".join(map(_link, files)).encode()
+            elif name.endswith(".metadata"):
+                body = _metadata(links / name.removesuffix(".metadata"))
             else:
                 body = (links / name).read_bytes()
+                if fetched is not None:
+                    fetched.append(name)
             self.send_response(200 if body else 404)
             self.send_header("Content-Type", "text/html" if kind == "simple" else "application/octet-stream")
             self.send_header("Content-Length", str(len(body)))
@@ -366,6 +374,18 @@ def to_toml(value: object) -> str:
 
 
 # Helpers
+
+
+def _link(wheel: Path) -> str:
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    url = f"/files/{urllib.parse.quote(wheel.name)}#sha256={digest}"
+    return f'<a href="{url}" data-core-metadata="true">{wheel.name}</a>'
+
+
+def _metadata(wheel: Path) -> bytes:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(name)
 
 
 def _urlsafe(digest: bytes) -> str:

@@ -234,6 +234,21 @@ def test_the_wheel_that_is_named_is_the_one_that_is_installed(
     assert named == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_wheel_is_fetched_once_for_all_venvs_whatever_the_server_says_of_caching(
+    pair: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = sorted(path.name for path in pair.links.iterdir())
+    for name in ("UV_FIND_LINKS", "UV_OFFLINE"):
+        monkeypatch.delenv(name)
+    fetched: list[str] = []
+    with stubs.index(pair.links, fetched=fetched) as url:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", url)
+        for place in ("here", "there"):
+            pair.venv = pair.folder / place
+            assert not pair.build().reused
+            assert sorted(fetched) == wheels
+
+
 # When it is built anew
 
 

@@ -28,6 +28,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 CANN = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
 # What a template may have in braces.
 PLACEHOLDERS = ("torch", "torch_npu")
+WHEEL = re.compile(r"(https?|file)://[^?#]+\.whl([?#].*)?")
 # Older interpreters can't run scripts/inside.
 PYTHON = re.compile(r"3\.(9|[1-9][0-9])(\.[0-9]{1,2})?")
 LIMIT_SECONDS = 86_400
@@ -373,8 +374,8 @@ def _check_meaning(data: Mapping[str, Any], root: Path) -> list[str]:
         problems.append(f"cann.set-env: '{cann.set_env}' is not the path of a set_env.sh")
     requirements = data.get("test-requirements")
     for number, requirement in enumerate(requirements if isinstance(requirements, list) else [], 1):
-        if isinstance(requirement, str) and not _is_requirement(requirement):
-            problems.append(f"test-requirements[{number}]: '{requirement}' is not a requirement such as 'numpy<3'")
+        if isinstance(requirement, str):
+            problems += [f"test-requirements[{number}]: {problem}" for problem in _check_requirement(requirement)]
     problems += _check_pairs(pairs)
     problems += _check_files(_rows(TestFile, data, "test-file"), names)
     problems += _check_patches(_rows(Patch, data, "patch"), pairs, names, paths, root)
@@ -510,12 +511,15 @@ def _check_version(text: str) -> list[str]:
     return [f"'{text}' is not how releases are named; did you mean '{normal}'?"] if text != normal else []
 
 
-def _is_requirement(text: str) -> bool:
+def _check_requirement(text: str) -> list[str]:
     try:
-        Requirement(text)
+        url = Requirement(text).url
+        # Wheels only: what is built on the spot has no hash, and may be another thing tomorrow.
+        if url is None or WHEEL.fullmatch(url):
+            return []
     except (ValueError, RecursionError):
-        return False
-    return True
+        return [f"'{text}' is not a requirement such as 'numpy<3'"]
+    return [f"'{text}' is no wheel; name a package of an index, or the URL of a .whl"]
 
 
 def _check_files(files: list[TestFile], names: set[str] | None) -> list[str]:

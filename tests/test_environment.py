@@ -234,6 +234,13 @@ def test_the_wheel_that_is_named_is_the_one_that_is_installed(
     assert named == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_required_wheel_can_be_named_by_its_url(pair: Bench) -> None:
+    wheel = stubs.wheel(pair.folder / "else where", "helper", "1.0", {"helper.py": ""})
+    built = pair.build(test_requirements=[f"helper @ {wheel.as_uri()}"])
+    assert {(package.name, package.wheel) for package in built.packages} >= {("helper", wheel.name)}
+    assert pair.build(test_requirements=[f"helper @ {wheel.as_uri()}"]).reused
+
+
 def test_a_wheel_is_fetched_once_for_all_venvs_whatever_the_server_says_of_caching(
     pair: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,14 @@ MEANING = [
         r"A guard.\nIt hides.",
         r"patch[t/a.py].reason.en: 'A guard.\nIt hides.' is not one line of text",
     ),
+    *(
+        (
+            '"numpy"',
+            f'"numpy @ {url}"',
+            f"test-requirements[1]: 'numpy @ {url}' is no wheel; name a package of an index, or the URL of a .whl",
+        )
+        for url in ("git+https://a/b.whl", "file:///numpy", "https://a/numpy.tar.gz?x=.whl", "./numpy.whl")
+    ),
     ('"numpy"', '"numpy", "-r a.txt"', "test-requirements[2]: '-r a.txt' is not a requirement such as 'numpy<3'"),
     (
         '"trees/v{torch}"',

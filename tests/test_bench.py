@@ -1,4 +1,4 @@
-"""The benchmark's table: what is compared is told, the run before stays beside, and both READMEs get it."""
+"""The benchmark's table: what is compared is told, the day before stays beside, and both READMEs get it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_first_run_has_one_column_of_figures(readme: Path) -> None:
     assert cells[2:] == [["warm", "by hand", "≤ 1 ×", "0.7 ×"], ["cold", "by hand", "≤ 1 ×", "1.3 × ✗"]]
 
 
-def test_the_run_before_stays_beside_and_older_ones_go(readme: Path) -> None:
+def test_the_day_before_stays_beside_and_older_ones_go(readme: Path) -> None:
     written(readme, "Saturday", row("warm", "0.9 ×"))
     written(readme, "Sunday", row("warm", "0.8 ×"), row("gone", "2 ×"))
     cells = written(readme, "Monday", row("new", "1 ×"), row("warm", "0.7 ×"))
@@ -53,12 +53,23 @@ def test_the_run_before_stays_beside_and_older_ones_go(readme: Path) -> None:
     ]
 
 
-def test_a_second_run_of_the_same_day_and_machine_takes_the_place_of_the_first(readme: Path) -> None:
+def test_a_second_run_of_the_same_day_and_machine_adds_to_the_first(readme: Path) -> None:
     written(readme, "Sunday", row("warm", "0.8 ×"))
-    written(readme, "Monday", row("warm", "0.7 ×"))
-    cells = written(readme, "Monday", row("warm", "0.6 ×"))
+    written(readme, "Monday", row("warm", "0.7 ×"), row("cold", "1.3 ×"))
+    cells = written(readme, "Monday", row("warm", "0.6 ×"), row("list", "0.1 s"))
     assert cells[0][3:] == ["Sunday", "Monday"]
-    assert cells[2][3:] == ["0.8 ×", "0.6 ×"]
+    assert [line[0:1] + line[3:] for line in cells[2:]] == [
+        ["warm", "0.8 ×", "0.6 ×"],
+        ["cold", "–", "1.3 ×"],
+        ["list", "–", "0.1 s"],
+    ]
+
+
+def test_what_neither_of_both_days_measured_goes(readme: Path) -> None:
+    written(readme, "Saturday", row("gone", "2 ×"), row("warm", "0.9 ×"))
+    written(readme, "Sunday", row("warm", "0.8 ×"))
+    cells = written(readme, "Monday", row("warm", "0.7 ×"))
+    assert cells[2:] == [["warm", "by hand", "≤ 1 ×", "0.8 ×", "0.7 ×"]]
 
 
 def test_a_readme_without_a_place_for_it_is_left_alone(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def main() -> None:
     """Run the benchmark; ends the process with 1 and a sentence if something that is to be timed fails."""
     batch = matrix.load(ROOT / "matrix.toml")
     options = _options(batch)
-    run = f"{datetime.now(UTC):%Y-%m-%d %H:%M}, {platform.machine()}, {preflight.cores()} cores"
+    day = f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {preflight.cores()} cores"
     rows = []
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -34,7 +34,7 @@ def main() -> None:
     except (RuntimeError, Blocked) as error:
         raise SystemExit(str(error)) from None
     for language, name in READMES.items():
-        table.write(ROOT / name, rows, language, run)
+        table.write(ROOT / name, rows, language, day)
 
 
 # Helpers

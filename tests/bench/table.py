@@ -1,4 +1,4 @@
-"""The table of figures that README.md and README.zh.md show: this run's beside the one before."""
+"""The table of figures that README.md and README.zh.md show: this day's beside the one before."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def bounded(what: dict[str, str], against: dict[str, str], figure: Spread, most:
     return Row(what=what, against=against, goal=f"≤ {most} {unit}", figure=f"{figure} {unit}", reached=reached)
 
 
-def write(path: Path, rows: Sequence[Row], language: str, run: str) -> None:
-    """Put ``rows`` into the table of a README, as the column ``run``; of what was there, the newest column stays.
+def write(path: Path, rows: Sequence[Row], language: str, day: str) -> None:
+    """Put ``rows`` into the table of a README, as the column of ``day`` (and machine).
 
-    A run that measured a part only leaves the other rows without a figure of its own.
+    What the same day measured already and this run didn't stays in it. Beside it stays the newest column of another
+    day; a row that neither has goes.
     """
     text = path.read_text(encoding="utf-8")
     start, end = MARKS
@@ -47,30 +48,32 @@ def write(path: Path, rows: Sequence[Row], language: str, run: str) -> None:
     old, mark, after = rest.partition(end)
     if not mark:
         raise SystemExit(f"{path} has no place for the table: {start} … {end}")
-    path.write_text(f"{before}{start}\n{render(rows, language, run, old)}{end}{after}", encoding="utf-8")
+    path.write_text(f"{before}{start}\n{render(rows, language, day, old)}{end}{after}", encoding="utf-8")
 
 
-def render(rows: Sequence[Row], language: str, run: str, old: str) -> str:
+def render(rows: Sequence[Row], language: str, day: str, old: str) -> str:
     """Return the table in Markdown; ``old`` is the one before it."""
-    name, known = _newest(old, run)
-    table = {what: [*cells, ABSENT] for what, cells in known.items() if cells[-1] != ABSENT}
+    earlier, known = _read(old)
+    days = [*[name for name in earlier if name != day][-1:], day]
+    _, against, goal = HEADS[language]
     for row in rows:
-        what = row.what[language]
-        earlier = [known[what][-1] if what in known else ABSENT] if name else []
-        table[what] = [row.against[language], row.goal, *earlier, row.told]
-    heads = [*HEADS[language], *([name] if name else []), run]
-    lines = [heads, ["---"] * len(heads), *([what, *cells] for what, cells in table.items())]
+        cells = known.setdefault(row.what[language], {})
+        cells |= {against: row.against[language], goal: row.goal, day: row.told}
+    heads = [*HEADS[language], *days]
+    lines = [heads, ["---"] * len(heads)]
+    for what, cells in known.items():
+        if any(cells.get(name, ABSENT) != ABSENT for name in days):
+            lines.append([what, *(cells.get(head, ABSENT) for head in heads[1:])])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 # Helpers
 
 
-def _newest(old: str, run: str) -> tuple[str, dict[str, list[str]]]:
-    """Return the newest column of a table that is not ``run``'s: its name, and by row the cells up to its figure."""
+def _read(old: str) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Return the days of a table, and its cells by row and head."""
     table = [re.split(r"\s*\|\s*", line.strip())[1:-1] for line in old.splitlines() if line.startswith("|")]
-    columns = [number for number, head in enumerate(table[0]) if number > 2 and head != run] if table else []
-    if not columns:
-        return "", {}
-    newest = columns[-1]
-    return table[0][newest], {cells[0]: [*cells[1:3], cells[newest]] for cells in table[2:] if len(cells) > newest}
+    if not table:
+        return [], {}
+    heads = table[0]
+    return heads[3:], {cells[0]: dict(zip(heads[1:], cells[1:], strict=False)) for cells in table[2:]}

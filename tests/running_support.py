@@ -160,7 +160,7 @@ def alive(token: str) -> Iterator[str]:
             continue
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait until ``condition`` holds; fails if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

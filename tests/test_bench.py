@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 from tests.bench import clock, table
 from tests.bench.table import Row
+from tests.conftest import ROOT
+from tests.running_support import eventually
 
 START, END = table.MARKS
 
@@ -104,3 +108,24 @@ def test_a_command_is_timed_from_outside_and_one_that_fails_is_no_figure(tmp_pat
     assert 400 < used.megabytes < 480
     with pytest.raises(RuntimeError, match="ended with 3:\nwhy"):
         clock.good(clock.run(["sh", "-c", "echo why; exit 3"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}))
+
+
+TIMED = """\
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from scripts import interrupts
+from tests.bench import clock
+interrupts.install()
+code = "sleep 300 & echo $! > started.new; mv started.new started; wait"
+clock.run(["sh", "-c", code], cwd=Path(sys.argv[1]), env={"PATH": "/usr/bin:/bin"})
+"""
+
+
+def test_an_interruption_ends_what_is_being_timed(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with subprocess.Popen([sys.executable, "-c", TIMED, str(tmp_path)], cwd=ROOT) as process:
+        eventually(started.exists)
+        process.send_signal(signal.SIGTERM)
+    eventually(lambda: not Path("/proc", started.read_text().strip()).exists())

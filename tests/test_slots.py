@@ -12,6 +12,7 @@ import pytest
 
 from scripts import slots
 from tests.conftest import ROOT
+from tests.running_support import eventually
 
 # Takes slots again and again, and writes when it had them: "name weight start end".
 TAKER = """
@@ -63,11 +64,8 @@ def turns(folder: Path) -> list[Turn]:
     return [Turn(line) for line in lines(folder) if not line.startswith("in ")]
 
 
-def wait_for(folder: Path, line: str) -> None:
-    deadline = time.monotonic() + 20
-    while line not in lines(folder):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def wait_for(folder: Path, name: str) -> None:
+    eventually(lambda: f"in {name}" in lines(folder))
 
 
 def most_at_once(found: list[Turn]) -> int:
@@ -92,7 +90,7 @@ def test_two_who_need_all_get_it_in_turn(taker: Callable[..., subprocess.Popen[b
 def test_who_needs_all_is_not_overtaken_for_ever(taker: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d"):
         taker(name, 1, seconds=0.05, rounds=1000)
-        wait_for(tmp_path, f"in {name}")
+        wait_for(tmp_path, name)
     start = time.monotonic()
     assert taker("all", 2).wait(20) == 0
     # Its own start included.
@@ -102,13 +100,13 @@ def test_who_needs_all_is_not_overtaken_for_ever(taker: Callable[..., subprocess
 def test_who_waits_for_all_lets_nobody_starve(taker: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     for name in ("a", "b"):
         taker(name, 2, seconds=0.05, rounds=1000)
-        wait_for(tmp_path, f"in {name}")
+        wait_for(tmp_path, name)
     assert taker("plain", 1, rounds=3).wait(20) == 0
 
 
 def test_a_holder_that_is_killed_holds_nothing(taker: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     holder = taker("holder", 2, seconds=60)
-    wait_for(tmp_path, "in holder")
+    wait_for(tmp_path, "holder")
     # One that waits is killed as well: it kept the gate.
     waiter = taker("waiter", 2)
     time.sleep(0.5)
@@ -124,7 +122,7 @@ def test_who_is_stopped_while_it_waits_goes_without(
     taker: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     taker("holder", 1, seconds=60)
-    wait_for(tmp_path, "in holder")
+    wait_for(tmp_path, "holder")
     asked: list[float] = []
 
     def stopped() -> bool:

@@ -23,6 +23,7 @@ from scripts.errors import Blocked
 from scripts.scope import RunScope
 from scripts.upstream import Tree
 from tests import stubs
+from tests.running_support import eventually
 
 FILE = "test/timer/a_test.py"
 SIBLING = "test/timer/helper.py"
@@ -497,19 +498,12 @@ def test_a_fetch_that_was_killed_half_way_is_never_used(tmp_path: Path, reposito
     env = os.environ | {"PATH": f"{git.parent}:{os.environ['PATH']}"}
     argv = [sys.executable, "-c", FETCH, str(tmp_path), repository.url]
     with subprocess.Popen(argv, cwd=stubs.ROOT, env=env, stdout=subprocess.DEVNULL) as process:
-        wait_for(lambda: (tmp_path / "there").exists() and (tmp_path / "there").read_text().strip())
+        eventually(lambda: (tmp_path / "there").exists() and (tmp_path / "there").read_text().strip())
         sleeping = int((tmp_path / "there").read_text())
         process.send_signal(signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{sleeping}").exists())
+    eventually(lambda: not Path(f"/proc/{sleeping}").exists())
     assert fetch(tmp_path, repository.url).commit == commit
     assert not list((storage.cache_root() / "fetch").iterdir())
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < 20
-        time.sleep(0.01)
 
 
 def test_many_at_once_get_one_good_tree_each_tag(tmp_path: Path, repository: Repository) -> None:

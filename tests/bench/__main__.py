@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scripts import matrix, preflight
+from scripts import interrupts, matrix, preflight
 from scripts.errors import Blocked
 from scripts.matrix import Batch, Pair
 from tests.bench import sessions, sizes, table
@@ -22,6 +22,7 @@ PARTS = ("itself", "fetch", "reports", "pair", "pairs")
 
 def main() -> None:
     """Run the benchmark; ends the process with 1 and a sentence if something that is to be timed fails."""
+    interrupts.install()
     batch = matrix.load(ROOT / "matrix.toml")
     options = _options(batch)
     day = f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {preflight.cores()} cores"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+
+GRACE_SECONDS = 20.0
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +26,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Usage:
-    """Run a command to its end; what it prints is kept."""
+    """Run a command to its end; what it prints is kept. An interruption ends it with all that it started."""
     with tempfile.TemporaryFile() as stream:
         start = time.monotonic()
         process = subprocess.Popen(
@@ -33,9 +36,14 @@ def run(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str]) -> Usa
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-        # Of all that it waited for as well.
-        _, status, used = os.wait4(process.pid, 0)
+        try:
+            # Of all that it waited for as well.
+            _, status, used = os.wait4(process.pid, 0)
+        except BaseException:
+            _end(process)
+            raise
         seconds = time.monotonic() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         stream.seek(0)
@@ -86,3 +94,15 @@ def ratios(pairs: Sequence[tuple[float, float]]) -> Spread:
 def differences(pairs: Sequence[tuple[float, float]]) -> Spread:
     """Return the differences of figures that were taken side by side."""
     return spread([first - second for first, second in pairs])
+
+
+# Helpers
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

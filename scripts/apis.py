@@ -7,6 +7,7 @@ import csv
 import difflib
 import enum
 import hashlib
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -273,7 +274,13 @@ def _compare_records(root: Path, packages: set[str]) -> tuple[set[str], dict[str
             for row in csv.reader(stream):
                 if len(row) > 1 and row[0].endswith(".py") and row[0].partition("/")[0] in packages:
                     wanted[row[0]] = row[1]
-    there = {path.relative_to(root).as_posix() for package in packages for path in (root / package).rglob("*.py")}
+    there = {
+        f"{folder}/{file}".removeprefix(f"{root}/")
+        for package in packages
+        for folder, _, files in os.walk(root / package)  # a third of rglob's time, and torch has 2,000 files
+        for file in files
+        if file.endswith(".py")
+    }
     differing = {}
     for file in sorted(there | wanted.keys()):
         if file not in wanted:

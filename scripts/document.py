@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
+from . import templating
 from .apis import Drift, drift
 from .outcomes import BAD, last_line
 from .results import GOOD_VERDICTS, ApiEvidence, PairResult, Report, Run, State, Verdict
 from .running import command
 from .wording import Say, say_in
 
-TEMPLATES = Path(__file__).parent / "templates"
 CONTROL = {number: f"\\x{number:02x}" for number in (*range(32), 0x7F)}
 # An underscore within a word, as paths have them, is no markup and stays readable.
 MARKUP = re.compile(r"[\\`*\[\]|#~]|(?<!\w)_|_(?!\w)")
@@ -60,17 +60,7 @@ def markdown(report: Report, language: str) -> str:
 
 def render(template: str, language: str, **values: Any) -> str:
     """Return a Markdown template filled in, in ``language``."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 (Markdown: the cell filter escapes)
-    )
-    environment.filters |= {"cell": cell, "code": code, "telling": telling}
-    environment.globals |= {"t": say_in(language), "is_ok": is_ok, "language": language}
-    return environment.get_template(template).render(**values)
+    return _environment().get_template(template).render(t=say_in(language), language=language, **values)
 
 
 def name_of(stem: str, language: str) -> str:
@@ -130,6 +120,14 @@ def drift_of(report: Report) -> list[Drift]:
 
 
 # Helpers
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = templating.environment(autoescape=False)
+    environment.filters |= {"cell": cell, "code": code, "telling": telling}
+    environment.globals |= {"is_ok": is_ok}
+    return environment
 
 
 def _docs_lines(report: Report, say: Say) -> Iterable[str]:

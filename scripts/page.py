@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from . import wording
-from .document import TEMPLATES, drift_of, evidence_by_column, is_ok, reached
+from . import templating, wording
+from .document import drift_of, evidence_by_column, is_ok, reached
 from .history import LISTED, History
 from .results import Case, Outcome, Report, Run, State, Verdict
+from .templating import TEMPLATES
 
 # Colour is never the only sign: each has a mark and a word beside it.
 CONTROL = {number: f"\\x{number:02x}" for number in (*range(32), 0x7F) if chr(number) not in "\n\t"}
@@ -99,14 +99,7 @@ def html(report: Report, logs: Path | None = None, history: History | None = Non
 
 def fill(template: str, language: str, **values: Any) -> str:
     """Return an HTML template filled in; whatever is in the values is text, never markup."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=True,
-        finalize=_visible,
-    )
+    environment = templating.environment(autoescape=True, finalize=_visible)
     css = (TEMPLATES / "report.css").read_text()
     translator = _Translator(wording.say_in(language))
     return environment.get_template(template).render(t=translator, css=css, language=language, **values)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from scripts import apis, docpage, document, junit, matrix, page, report, results, wording
+from scripts import apis, docpage, document, junit, matrix, page, report, results, templating, wording
 from scripts.errors import Blocked
 from scripts.results import Outcome, PairResult, Verdict
 from tests import examples
@@ -137,7 +137,7 @@ def test_both_languages_have_the_same_texts_with_the_same_values() -> None:
 
 
 def test_every_text_is_used_and_every_text_that_is_used_exists() -> None:
-    sources = [*document.TEMPLATES.glob("*"), *(ROOT / "scripts").glob("*.py")]
+    sources = [*templating.TEMPLATES.glob("*"), *(ROOT / "scripts").glob("*.py")]
     code = "\n".join(path.read_text() for path in sources)
     used = set(
         re.findall(

@@ -72,10 +72,11 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
     """Run every station for one pair: each one's value goes to the next, and into the result."""
     options = pipeline.parse(session.posargs)
     venv = Path(session.bin).parent
-    with pipeline.Work(BATCH, pair, reports=REPORTS, venv=venv, options=options) as work:
+    with pipeline.Work(BATCH, pair, reports=REPORTS, options=options) as work:
         ready = work.stage("preflight", preflight.check, BATCH, pair, uv=uv.find_uv_bin(), venv=venv, scope=work.scope)
-        built = work.stage("environment", environment.build, BATCH, pair, ready, venv, work.scope)
-        tree = work.stage("tree", upstream.fetch, BATCH, pair, options.upstream, Path(session.invoked_from), work.scope)
+        built = work.stage("environment", environment.build, BATCH, pair, ready, venv, work.scope, anew=options.rebuild)
+        base, fresh = Path(session.invoked_from), options.fresh
+        tree = work.stage("tree", upstream.fetch, BATCH, pair, options.upstream, base, work.scope, fresh=fresh)
         worktree = work.stage("worktree", patching.prepare, BATCH, pair, tree)
         collected = work.stage("collected", collecting.collect, BATCH, ready, built, tree, worktree)
         # Waits for the network while tests run. The sample is there to try this with none.
@@ -88,7 +89,7 @@ def verify(session: nox.Session, pair: matrix.Pair) -> None:
             finished=work.ran,
             progress=work.progress,
         )
-        work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases, fresh=options.fresh)
+        work.stage("watched", evidence.watch, BATCH, ready, built, worktree, work.cases, fresh=fresh)
         work.stage("described", apis.look, BATCH, ready, built)
         if asked:
             work.stage("docs", asked.result)

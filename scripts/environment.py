@@ -125,15 +125,17 @@ class _Wheel(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} @ {self.url}"
 
 
-def build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, scope: RunScope) -> Environment:
-    """Return the pair's venv at ``venv``, built anew unless it is right already.
+def build(
+    batch: Batch, pair: Pair, preflight: Preflight, venv: Path, scope: RunScope, *, anew: bool = False
+) -> Environment:
+    """Return the pair's venv at ``venv``, built anew unless it is right already, or in any case.
 
     Raises Blocked if there is no wheel, no index, no room, or (where torch_npu is to be loaded) no CPU build.
     """
     wanted = storage.digest([STAMP_VERSION, pair.torch, pair.torch_npu, pair.python, batch.matrix.test_requirements])
     needs_cpu = preflight.machine.cann is not None
     with storage.lock(venv.with_name(f"{venv.name}.lock")):
-        stamp = _read_stamp(venv)
+        stamp = None if anew else _read_stamp(venv)
         reused = stamp is not None and stamp.wanted == wanted and _is_right(stamp, venv, preflight.interpreter)
         if stamp is None or not reused or (needs_cpu and _describe(stamp, venv, reused=True).cuda):
             stamp, reused = _build(batch, pair, preflight, venv, wanted, scope), False

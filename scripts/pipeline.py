@@ -83,11 +83,10 @@ class Work:
     described: ApiReport | None = None
     docs: DocsFacts | None = None
 
-    def __init__(self, batch: Batch, pair: Pair, *, reports: Path, venv: Path, options: Options) -> None:
+    def __init__(self, batch: Batch, pair: Pair, *, reports: Path, options: Options) -> None:
         self.batch = batch
         self.pair = pair
         self.reports = reports
-        self.venv = venv
         self.options = options
         self.console = Console()
         self.scope = RunScope()
@@ -106,8 +105,6 @@ class Work:
             self.console.line(f"{busy.cause}; {busy.remedy}")
             raise SystemExit(1) from None
         self.lock = lock
-        if self.options.rebuild:
-            storage.remove(self.venv)
         self.console.line(f"{self.pair.name}: torch {self.pair.torch}, torch-npu {self.pair.torch_npu}")
         return self
 

@@ -39,7 +39,8 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     """A pristine tree of a pair.
 
     ``source`` is where it came from, without credentials; ``commit`` is None where the source doesn't tell (a folder
-    without git); ``blobs`` are git's blob ids by path; ``tried`` says why earlier sources were passed over.
+    without git); ``blobs`` are git's blob ids by path; ``tried`` says why earlier sources were passed over, and
+    why this one could not be asked again.
     """
 
     path: Path
@@ -60,11 +61,14 @@ class _Manifest(msgspec.Struct, kw_only=True):
     files: dict[str, str]
 
 
-def fetch(batch: Batch, pair: Pair, sources: Sequence[str], base: Path, scope: RunScope) -> Tree:
+def fetch(
+    batch: Batch, pair: Pair, sources: Sequence[str], base: Path, scope: RunScope, *, fresh: bool = False
+) -> Tree:
     """Return the pair's tree from the first source that has it.
 
-    ``sources``, relative to ``base``, overrides matrix.toml's unless it is empty. Raises Blocked when none of them has
-    the tree, with the reason of each.
+    ``sources``, relative to ``base``, overrides matrix.toml's unless it is empty. ``fresh`` asks a repository again
+    where the tag of a pair is that has no pinned commit. Raises Blocked when no source has the tree, with the reason
+    of each.
     """
     values = {"torch": pair.torch, "torch_npu": pair.torch_npu}
     tag = batch.matrix.upstream.tag.format(**values)
@@ -72,7 +76,7 @@ def fetch(batch: Batch, pair: Pair, sources: Sequence[str], base: Path, scope: R
     failures: list[Blocked] = []
     for template in sources or batch.matrix.upstream.repository:
         try:
-            tree = _fetch_one(template, values, tag, files, pair, base if sources else batch.root, scope)
+            tree = _fetch_one(template, values, tag, files, pair, base if sources else batch.root, scope, fresh=fresh)
         except Blocked as failure:
             failures.append(failure)
             continue
@@ -86,7 +90,7 @@ def fetch(batch: Batch, pair: Pair, sources: Sequence[str], base: Path, scope: R
                 )
             )
             continue
-        return msgspec.structs.replace(tree, tried=[failure.cause for failure in failures])
+        return msgspec.structs.replace(tree, tried=[*(failure.cause for failure in failures), *tree.tried])
     if len(failures) == 1:
         raise failures[0]
     raise Blocked(failures[-1].code, "; ".join(failure.cause for failure in failures), failures[-1].remedy)
@@ -101,7 +105,15 @@ def blob_id(data: bytes) -> str:
 
 
 def _fetch_one(
-    template: str, values: Mapping[str, str], tag: str, files: Sequence[str], pair: Pair, base: Path, scope: RunScope
+    template: str,
+    values: Mapping[str, str],
+    tag: str,
+    files: Sequence[str],
+    pair: Pair,
+    base: Path,
+    scope: RunScope,
+    *,
+    fresh: bool,
 ) -> Tree:
     folders = sorted({str(PurePosixPath(file).parent) for file in files})
     if template == SAMPLE:
@@ -117,7 +129,7 @@ def _fetch_one(
             "Use a URL, or a folder with {torch} and {torch_npu} as its only placeholders.",
         ) from None
     if "://" in source or SCP_LIKE.match(source):
-        return _from_git(source, tag, folders, pair, scope)
+        return _from_git(source, tag, folders, pair, scope, fresh=fresh)
     folder = storage.located(source, base).resolve()
     if not folder.is_dir():
         raise Blocked(
@@ -126,7 +138,7 @@ def _fetch_one(
             "Correct upstream.repository in matrix.toml or --upstream.",
         )
     if "{" not in template and _is_repository(folder):
-        return _from_git(folder.as_uri(), tag, folders, pair, scope)
+        return _from_git(folder.as_uri(), tag, folders, pair, scope, fresh=fresh)
     contents = _read_folders([folder], folders)
     return _store(str(folder), tag, _commit_of(folder, folders, contents), contents)
 
@@ -181,22 +193,25 @@ def _store(source: str, tag: str, commit: str | None, contents: Mapping[str, byt
     return Tree(path=target / "tree", source=source, tag=tag, commit=commit, blobs=blobs)
 
 
-def _from_git(url: str, tag: str, folders: Sequence[str], pair: Pair, scope: RunScope) -> Tree:
+def _from_git(url: str, tag: str, folders: Sequence[str], pair: Pair, scope: RunScope, *, fresh: bool) -> Tree:
     """Fetch a tag shallow, blobless and sparse; without network where the cache has it already."""
     fetch = _Fetch(url, tag, folders)
     cache = storage.cache_root()
     reference = cache / "refs" / fetch.name
     with storage.lock(cache / "locks" / f"git-{fetch.name}.lock"):
         known = _read_reference(reference)
-        if known and pair.commit in (None, known) and (tree := fetch.cached(known)):
+        settled = pair.commit == known or (pair.commit is None and not fresh)
+        if known and settled and (tree := fetch.cached(known)):
             return tree
         try:
             scope.once(f"reach {fetch.shown}", fetch.reach)
-            commit = fetch.clone()
-        except Blocked:
-            # The tag's commit isn't the pinned one and upstream can't be asked again: what is known still holds.
-            if known and (tree := fetch.cached(known)):
+            if known and fetch.find() == known and (tree := fetch.cached(known)):
                 return tree
+            commit = fetch.clone()
+        except Blocked as failure:
+            # Upstream can't be asked whether the tag is elsewhere by now: what is known still holds.
+            if known and (tree := fetch.cached(known)):
+                return msgspec.structs.replace(tree, tried=[failure.cause])
             raise
         storage.write(reference, commit.encode())
         tree = fetch.cached(commit)
@@ -257,6 +272,13 @@ class _Fetch:
                 socket.create_connection(address, CONNECT_SECONDS).close()
             except OSError as error:
                 raise self._unreachable(str(error.strerror or error)) from None
+
+    def find(self) -> str:
+        """Return the commit that the tag is at by now, or an empty string."""
+        name = f"refs/tags/{self.tag}"
+        lines = self._git(storage.cache_root(), "ls-remote", "-q", self.url, name, f"{name}^{{}}").splitlines()
+        # The commit of an annotated tag comes after the tag itself.
+        return lines[-1].partition("\t")[0] if lines else ""
 
     def clone(self) -> str:
         """Fetch the tag into the cache and return its commit."""
@@ -322,7 +344,7 @@ class _Fetch:
         if "No space left on device" in words:
             raise Blocked("disk-full", f"the disk is full: {words}", "Free some space where the cache lies.")
         why = "git took too long" if ending.timed_out else f"git {arguments[0]}: {without_secrets(words)}"
-        if arguments[0] in ("fetch", "checkout"):
+        if arguments[0] in ("fetch", "checkout", "ls-remote"):
             raise self._unreachable(why)
         raise Blocked("git", f"{self.shown}: {why}", "Mend what git says, then run this again.")
 

@@ -338,12 +338,14 @@ def watched(tmp_path: Path, hangs_at: int) -> tuple[User, Path]:
     return make_user(tmp_path, **one_file(WATCHED.format(count=str(count), hangs_at=hangs_at)), api=[UNREACHED]), count
 
 
-def test_evidence_is_kept_until_it_is_to_be_fresh(tmp_path: Path) -> None:
+def test_the_venv_and_the_evidence_are_kept_until_they_are_to_be_new(tmp_path: Path) -> None:
     user, count = watched(tmp_path, hangs_at=0)
 
-    runs = []
+    runs: list[int] = []
     for arguments in ("", "", "-- --fresh", "-- --rebuild"):
-        assert user.nox(f"-s verify-2.10.0 {arguments}").returncode == 0
+        done = user.nox(f"-s verify-2.10.0 {arguments}")
+        assert done.returncode == 0
+        assert ("reused" in done.stdout) == (arguments in ("", "-- --fresh") and bool(runs))
         runs.append(len(count.read_text()))
 
     # The verdict's run, and where nothing is kept the watched one.

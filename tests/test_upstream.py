@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -76,11 +77,16 @@ def load(folder: Path, *, files: Sequence[str] = (FILE,), pin: str | None = None
 
 
 def fetch(
-    folder: Path, *sources: str, files: Sequence[str] = (FILE,), pin: str | None = None, scope: RunScope | None = None
+    folder: Path,
+    *sources: str,
+    files: Sequence[str] = (FILE,),
+    pin: str | None = None,
+    scope: RunScope | None = None,
+    fresh: bool = False,
 ) -> Tree:
     """Fetch the tree of torch 2.10.0 from ``sources``."""
     batch = load(folder / "batch", files=files, pin=pin)
-    return upstream.fetch(batch, batch.pairs[0], sources, folder, scope or RunScope())
+    return upstream.fetch(batch, batch.pairs[0], sources, folder, scope or RunScope(), fresh=fresh)
 
 
 def content(tree: Tree) -> dict[str, str]:
@@ -96,13 +102,18 @@ def content(tree: Tree) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("options", [[], ["-a", "-m", "annotated"]], ids=["lightweight", "annotated"])
-def test_a_tag_is_resolved_to_its_commit(tmp_path: Path, repository: Repository, options: list[str]) -> None:
+def test_a_tag_is_resolved_to_its_commit(
+    tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
     commit = repository.commit({FILE: "1", SIBLING: "2", ELSEWHERE: "3"}, tag="v2.10.0", options=options)
     repository.commit({FILE: "later"}, tag="v2.11.0")
     tree = fetch(tmp_path, repository.url)
     assert (tree.commit, tree.tag, tree.source) == (commit, "v2.10.0", repository.url)
     assert content(tree) == {FILE: "1", SIBLING: "2"}
     assert tree.blobs == {name: repository.git("rev-parse", f"{commit}:{name}") for name in (FILE, SIBLING)}
+    # Asked again, it is seen to be where it was, and not fetched again.
+    monkeypatch.setattr(upstream._Fetch, "clone", lambda *_: pytest.fail("fetched again"))
+    assert fetch(tmp_path, repository.url, fresh=True) == tree
 
 
 def test_only_what_is_wanted_is_fetched(tmp_path: Path, repository: Repository) -> None:
@@ -369,7 +380,9 @@ def test_a_tag_that_is_not_at_the_pinned_commit_is_fetched_and_both_are_known(
     facts = results.upstream_facts(pair, tree, None)
     assert (facts.commit, facts.pinned) == (moved, pinned)
     repository.folder.rename(tmp_path / "gone")
-    assert fetch(tmp_path, repository.url, pin=pinned) == tree
+    again = fetch(tmp_path, repository.url, pin=pinned)
+    assert "does not answer" in again.tried[0]
+    assert msgspec.structs.replace(again, tried=[]) == tree
 
 
 def test_a_tag_that_moves_is_followed_only_where_the_pin_is(tmp_path: Path, repository: Repository) -> None:
@@ -378,6 +391,23 @@ def test_a_tag_that_moves_is_followed_only_where_the_pin_is(tmp_path: Path, repo
     second = repository.commit({FILE: "2"}, tag="v2.10.0")
     assert fetch(tmp_path, repository.url, pin=first).commit == first
     assert fetch(tmp_path, repository.url, pin=second).commit == second
+
+
+def test_a_tag_that_nobody_pinned_is_asked_for_again_when_all_is_to_be_fresh(
+    tmp_path: Path, repository: Repository
+) -> None:
+    first = repository.commit({FILE: "1"}, tag="v2.10.0")
+    assert fetch(tmp_path, repository.url).commit == first
+    second = repository.commit({FILE: "2"}, tag="v2.10.0")
+    assert fetch(tmp_path, repository.url).commit == first
+    assert fetch(tmp_path, repository.url, pin=first, fresh=True).commit == first
+    moved = fetch(tmp_path, repository.url, fresh=True)
+    assert (moved.commit, content(moved)) == (second, {FILE: "2"})
+    assert fetch(tmp_path, repository.url) == moved
+    repository.folder.rename(tmp_path / "gone")
+    kept = fetch(tmp_path, repository.url, fresh=True)
+    assert kept.commit == second
+    assert "does not answer" in kept.tried[0]
 
 
 def test_two_tags_of_one_commit_and_two_sets_of_folders_keep_apart(tmp_path: Path, repository: Repository) -> None:

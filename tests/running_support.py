@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import uv
 
-from scripts import running
+from scripts import preflight, running
 from scripts.collecting import Collected
 from scripts.environment import Environment
 from scripts.matrix import Batch, Matrix, Pair, TestFile, Text, Upstream
@@ -107,7 +107,7 @@ def run_all(
     running.run_files(
         Batch(path=folder / "matrix.toml", matrix=matrix, pairs=(pair,)),
         pair,
-        bare_preflight({**os.environ, **env}, cores=cores),
+        bare_preflight({**preflight.test_environment(os.environ, None), **env}, cores=cores),
         bare_environment(Path(sys.executable)),
         Worktree(files={path: (HEAD + source).encode() for path, source in sources.items()}, patches={}),
         Collected(torch={}, guards={}),

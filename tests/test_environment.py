@@ -511,7 +511,9 @@ def test_the_indexs_password_is_used_and_written_nowhere(
         handed = pair.preflight().handed
         built = pair.build()
     assert built.torch == "2.10.0+cpu"
-    assert handed == [f"index-url = {url.replace('someone:s3cr3t@', '')}"]
+    # This machine's pip may have more to hand on.
+    assert f"index-url = {url.replace('someone:s3cr3t@', '')}" in handed
+    assert "s3cr3t" not in repr(handed)
     assert "s3cr3t" not in repr(built)
     ours = [path for root in (pair.venv, storage.cache_root()) for path in root.rglob("*") if path.is_file()]
     assert not [path for path in ours if b"s3cr3t" in path.read_bytes()]

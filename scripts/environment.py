@@ -38,7 +38,8 @@ FAILURES = (
     ("disk-full", r"No space left on device|os error 28\b", "the disk is full", "Free some space: uv cache prune."),
     (
         "index-unreachable",
-        r"network was disabled|could not be queried|error sending request|HTTP status|Failed to fetch|timed out",
+        r"network was disabled|could not be queried|error sending request|HTTP status|Failed to fetch|timed out"
+        "|`--find-links`",
         "the package index could not be used",
         "Check the network, or set UV_DEFAULT_INDEX or pip's index-url to a mirror (README.md).",
     ),
@@ -100,13 +101,16 @@ class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Wheel(msgspec.Struct, frozen=True, kw_only=True):
-    """The one wheel of a package that is installed, and its URL; ``indexed`` if an index or find-links has it."""
+    """The one wheel of a package that is installed, and its URL.
+
+    ``by_name`` if its name and hash lead uv to it: all that an index has of this package is known by hash.
+    """
 
     name: str
     version: str
     url: str
     sha256: str | None
-    indexed: bool
+    by_name: bool
 
     @property
     def file(self) -> str:
@@ -116,13 +120,14 @@ class _Wheel(msgspec.Struct, frozen=True, kw_only=True):
     def pin(self) -> str:
         """The requirement that this wheel alone meets.
 
-        By name and hash where that is possible: uv's cache knows a wheel from an index by its name, and shares it with
-        whatever else installs it. One that is asked for by URL is fetched anew whenever the server doesn't say for how
-        long it is good.
+        By name where that is possible: uv's cache knows a wheel from an index by its name, and shares it with whatever
+        else installs it. One that is asked for by URL is fetched anew whenever the server doesn't say for how long it
+        is good.
         """
-        if self.indexed and self.sha256:
-            return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
-        return f"{self.name} @ {self.url}"
+        if self.by_name:
+            # "==" would let 1.0+cu128 pass for 1.0.
+            return f"{self.name}==={self.version} --hash=sha256:{self.sha256}"
+        return f"{self.name} @ {self.url}{f'#sha256={self.sha256}' if self.sha256 else ''}"
 
 
 def build(
@@ -162,7 +167,7 @@ def _build(batch: Batch, pair: Pair, preflight: Preflight, venv: Path, wanted: s
     with tempfile.TemporaryDirectory(prefix="tnm-") as name:
         pins = Path(name, "requirements.txt")
         pins.write_text("".join(f"{wheel.pin}\n" for wheel in wheels), encoding="utf-8")
-        install = ["pip", "install", "-q", "--no-deps", "--only-binary", ":all:", *options]
+        install = ["pip", "install", "-q", "--no-deps", "--only-binary", ":all:", "--verify-hashes", *options]
         for arguments in (
             ["venv", "-q", "--clear", "--no-project", "--python", preflight.interpreter.path, str(venv)],
             [*install, "--python", str(venv / "bin" / "python"), "-r", str(pins)],
@@ -425,27 +430,41 @@ def _wheels(lock: Mapping[str, Any], folder: Path, interpreter: Interpreter) -> 
     ]
     ranks = {tag: rank for rank, tag in enumerate(order)}
 
-    def rank(wheel: _Wheel) -> int:
+    def preference(wheel: _Wheel) -> tuple[int, tuple[object, ...]]:
         try:
-            of_file = parse_wheel_filename(wheel.file)[3]
+            _, _, build, of_file = parse_wheel_filename(wheel.file)
         except InvalidWheelFilename:
-            return len(ranks)
-        return min(ranks.get(tag, len(ranks)) for tag in of_file)
+            return -len(ranks), ()
+        return -min(ranks.get(tag, len(ranks)) for tag in of_file), build
 
     found = []
     for package in lock.get("packages", []):
-        entries = package.get("wheels") or [package["archive"]]
+        entries = package.get("wheels") or [package["archive"]] if {"wheels", "archive"} & package.keys() else []
+        if not entries:
+            raise Blocked(
+                "no-wheel",
+                f"{package['name']} would have to be built from its source",
+                "Name a wheel of it where uv's settings name a repository or a folder.",
+            )
+        # Of a find-links folder, no hash is known until uv has made its own choice.
+        by_name = all(re.match("https?:", entry.get("url", "")) and _sha256(entry) for entry in entries)
         wheels = (
             _Wheel(
                 name=canonicalize_name(package["name"]),
                 version=package["version"],
-                url=entry.get("url") or (folder / entry["path"]).resolve().as_uri(),
-                sha256=entry.get("hashes", {}).get("sha256"),
-                indexed="archive" not in package,
+                # The name is the wheel's, wherever a link leads.
+                url=entry.get("url") or Path(os.path.abspath(folder / entry["path"])).as_uri(),  # noqa: PTH100
+                sha256=_sha256(entry),
+                by_name=by_name and "archive" not in package,
             )
             for entry in entries
         )
-        found.append(min(wheels, key=rank))
+        found.append(max(wheels, key=preference))
+    return found
+
+
+def _sha256(entry: Mapping[str, Any]) -> str | None:
+    found: str | None = entry.get("hashes", {}).get("sha256")
     return found
 
 

@@ -16,8 +16,8 @@ class ConfigError(MatrixError):
     """A batch (matrix.toml) or a command line that can't be used; ``problems`` are whole lines, one each."""
 
     def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = tuple(map(without_secrets, problems))
+        super().__init__("\n".join(self.problems))
 
 
 class Blocked(MatrixError):  # noqa: N818 (design.md's word)

@@ -28,7 +28,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 CANN = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
 # What a template may have in braces.
 PLACEHOLDERS = ("torch", "torch_npu")
-WHEEL = re.compile(r"(https?|file)://[^?#]+\.whl([?#].*)?")
+WHEEL = re.compile(r"(https?://|file:/|/)[^?#]+\.whl([?#].*)?")
 # Older interpreters can't run scripts/inside.
 PYTHON = re.compile(r"3\.(9|[1-9][0-9])(\.[0-9]{1,2})?")
 LIMIT_SECONDS = 86_400
@@ -519,7 +519,7 @@ def _check_requirement(text: str) -> list[str]:
             return []
     except (ValueError, RecursionError):
         return [f"'{text}' is not a requirement such as 'numpy<3'"]
-    return [f"'{text}' is no wheel; name a package of an index, or the URL of a .whl"]
+    return [f"'{text}' names no wheel; name a package of an index, or a .whl by its URL or whole path"]
 
 
 def _check_files(files: list[TestFile], names: set[str] | None) -> list[str]:

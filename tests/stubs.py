@@ -103,6 +103,7 @@ def wheel(
     version: str,
     files: Mapping[str, str],
     *,
+    build: str = "",
     tag: str = "py3-none-any",
     requires: Iterable[str] = (),
     entry_points: str = "",
@@ -130,7 +131,7 @@ def wheel(
     contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]) + "\n"
     contents[f"{info}/METADATA"] += f"Summary: {summary}\n" if summary else ""
     links.mkdir(parents=True, exist_ok=True)
-    path = links / f"{distribution}-{version}-{tag}.whl"
+    path = links / f"{'-'.join(filter(None, (distribution, version, build, tag)))}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for member, text in contents.items():
             # The time is fixed, so the same content gives the same bytes.

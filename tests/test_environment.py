@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -234,11 +235,57 @@ def test_the_wheel_that_is_named_is_the_one_that_is_installed(
     assert named == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_required_wheel_can_be_named_by_its_url(pair: Bench) -> None:
-    wheel = stubs.wheel(pair.folder / "else where", "helper", "1.0", {"helper.py": ""})
-    built = pair.build(test_requirements=[f"helper @ {wheel.as_uri()}"])
-    assert {(package.name, package.wheel) for package in built.packages} >= {("helper", wheel.name)}
-    assert pair.build(test_requirements=[f"helper @ {wheel.as_uri()}"]).reused
+@pytest.mark.parametrize(
+    "alike",
+    [
+        [{"tag": f"py3-none-linux_{stubs.MACHINE}"}, {"tag": f"py3-none-manylinux_2_17_{stubs.MACHINE}"}, {}],
+        [{"build": "1"}, {"build": "10"}, {"build": "2"}, {}],
+        [{"local": "+cu128", "requires": ["of-no-index"]}, {}],
+    ],
+    ids=["own and official builds", "build numbers", "local versions"],
+)
+@pytest.mark.parametrize("served", [False, True], ids=["find-links", "index"])
+def test_of_wheels_that_are_alike_the_named_one_is_installed(
+    pair: Bench, monkeypatch: pytest.MonkeyPatch, alike: list[dict[str, Any]], served: bool
+) -> None:
+    for number, about in enumerate(alike):
+        about = dict(about)
+        version = "1.0" + about.pop("local", "")
+        stubs.wheel(pair.links, "helper", version, {"helper.py": f"NUMBER = {number}"}, **about)
+    if served:
+        monkeypatch.delenv("UV_FIND_LINKS")
+        monkeypatch.delenv("UV_OFFLINE")
+    with stubs.index(pair.links) as url:
+        if served:
+            monkeypatch.setenv("UV_DEFAULT_INDEX", url)
+        built = pair.build(test_requirements=["helper"])
+    (helper,) = (package for package in built.packages if package.name == "helper")
+    assert helper.wheel
+    with zipfile.ZipFile(pair.links / helper.wheel) as archive:
+        assert archive.read("helper.py").decode() == f"NUMBER = {pair.run('import helper; print(helper.NUMBER)')}"
+    assert hashlib.sha256((pair.links / helper.wheel).read_bytes()).hexdigest() == helper.sha256
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_required_wheel_can_be_named_by_its_url_or_path(pair: Bench, linked: bool) -> None:
+    wheel = stubs.wheel(pair.folder / "elsewhere", "helper", "1.0", {"helper.py": ""})
+    if linked:
+        wheel.rename(pair.folder / "content")
+        wheel.symlink_to(pair.folder / "content")
+    for requirement in (f"helper @ {wheel.as_uri()}", f"helper @ {wheel}"):
+        built = pair.build(test_requirements=[requirement])
+        assert {(package.name, package.wheel) for package in built.packages} >= {("helper", wheel.name)}
+        assert pair.build(test_requirements=[requirement]).reused
+
+
+def test_what_uvs_settings_would_build_from_source_is_told(pair: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pair.folder / "source"
+    source.mkdir()
+    (source / "pyproject.toml").write_text('[project]\nname = "helper"\nversion = "1"\n')
+    (pair.folder / "uv.toml").write_text(f'override-dependencies = ["helper @ {source.as_uri()}"]\n')
+    monkeypatch.chdir(pair.folder)
+    with pytest.raises(Blocked, match=r"helper would have to be built from its source \(no-wheel\)"):
+        pair.build(test_requirements=["helper"])
 
 
 def test_a_wheel_is_fetched_once_for_all_venvs_whatever_the_server_says_of_caching(

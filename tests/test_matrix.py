@@ -162,9 +162,16 @@ MEANING = [
         (
             '"numpy"',
             f'"numpy @ {url}"',
-            f"test-requirements[1]: 'numpy @ {url}' is no wheel; name a package of an index, or the URL of a .whl",
+            f"test-requirements[1]: 'numpy @ {url}' names no wheel; "
+            "name a package of an index, or a .whl by its URL or whole path",
         )
-        for url in ("git+https://a/b.whl", "file:///numpy", "https://a/numpy.tar.gz?x=.whl", "./numpy.whl")
+        for url in ("git+https://a/b.whl", "file:///numpy", "https://a/numpy.tar.gz#x=.whl", "./numpy.whl")
+    ),
+    (
+        '"numpy"',
+        '"numpy @ https://bob:s3cret@a/numpy.zip?token=s3cret"',
+        "test-requirements[1]: 'numpy @ https://a/numpy.zip names no wheel; "
+        "name a package of an index, or a .whl by its URL or whole path",
     ),
     ('"numpy"', '"numpy", "-r a.txt"', "test-requirements[2]: '-r a.txt' is not a requirement such as 'numpy<3'"),
     (

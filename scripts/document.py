@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
@@ -124,7 +125,7 @@ def drift_of(report: Report) -> list[Drift]:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = templating.environment(autoescape=False)
+    environment = templating.environment(Path(__file__), autoescape=False)
     environment.filters |= {"cell": cell, "code": code, "telling": telling}
     environment.globals |= {"is_ok": is_ok}
     return environment

@@ -99,7 +99,7 @@ def html(report: Report, logs: Path | None = None, history: History | None = Non
 
 def fill(template: str, language: str, **values: Any) -> str:
     """Return an HTML template filled in; whatever is in the values is text, never markup."""
-    environment = templating.environment(autoescape=True, finalize=_visible)
+    environment = templating.environment(Path(__file__), autoescape=True, finalize=_visible)
     css = (TEMPLATES / "report.css").read_text()
     translator = _Translator(wording.say_in(language))
     return environment.get_template(template).render(t=translator, css=css, language=language, **values)

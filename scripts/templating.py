@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,21 +15,24 @@ from . import storage
 from .errors import Blocked
 
 TEMPLATES = Path(__file__).parent / "templates"
+DIGEST_BYTES = 32
 
 
-def environment(*, autoescape: bool, finalize: Callable[[Any], Any] | None = None) -> jinja2.Environment:
-    """Return what loads the templates; ``finalize`` is applied to whatever they show."""
-    made_with = [jinja2.__version__, sys.version, autoescape, finalize.__qualname__ if finalize else ""]
+def environment(filler: Path, *, autoescape: bool, finalize: Callable[[Any], Any] | None = None) -> jinja2.Environment:
+    """Return what loads the templates; ``finalize`` is applied to whatever they show.
+
+    ``filler`` is the module that fills them in: what its filters give may be compiled in.
+    """
+    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (Path(__file__), filler)]
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        bytecode_cache=_Compiled(storage.digest(made_with)),
+        bytecode_cache=_Compiled(storage.digest([jinja2.__version__, sys.version, autoescape, *code])),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=autoescape,  # noqa: S701 (Markdown has its own filters for that)
         finalize=finalize,
-        optimized=False,  # what is kept has nothing in it that a filter of today gave
     )
 
 
@@ -43,11 +47,16 @@ class _Compiled(jinja2.BytecodeCache):
 
     def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
         with contextlib.suppress(OSError, Blocked):
-            bucket.bytecode_from_string(self._place(bucket).read_bytes())
+            data = self._place(bucket).read_bytes()
+            digest, compiled = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
+            # jinja2 takes it for whole if its beginning is.
+            if digest == hashlib.sha256(compiled).digest():
+                bucket.bytecode_from_string(compiled)
 
     def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+        compiled = bucket.bytecode_to_string()
         with contextlib.suppress(OSError, Blocked):
-            storage.write(self._place(bucket), bucket.bytecode_to_string())
+            storage.write(self._place(bucket), hashlib.sha256(compiled).digest() + compiled)
 
     def _place(self, bucket: jinja2.bccache.Bucket) -> Path:
         return storage.cache_root() / "templates" / storage.digest([self.made_with, bucket.key])[:32]

@@ -22,6 +22,7 @@ from .scope import RunScope
 SAMPLE = "sample"
 SAMPLE_ROOT = Path(__file__).parent.parent / "tests" / "sample"
 FETCH_SECONDS = 900.0
+LIST_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
 PORTS = {"http": 80, "https": 443, "git": 9418}
 UNWANTED = {".git", "__pycache__"}
@@ -276,9 +277,11 @@ class _Fetch:
     def find(self) -> str:
         """Return the commit that the tag is at by now, or an empty string."""
         name = f"refs/tags/{self.tag}"
-        lines = self._git(storage.cache_root(), "ls-remote", "-q", self.url, name, f"{name}^{{}}").splitlines()
-        # The commit of an annotated tag comes after the tag itself.
-        return lines[-1].partition("\t")[0] if lines else ""
+        peeled = f"{name}^{{}}"  # the commit of an annotated tag
+        lines = self._git(storage.cache_root(), "ls-remote", "-q", self.url, name, peeled).splitlines()
+        # Git lists whatever ends like that.
+        commits = {found: commit for commit, _, found in (line.partition("\t") for line in lines)}
+        return commits.get(peeled) or commits.get(name, "")
 
     def clone(self) -> str:
         """Fetch the tag into the cache and return its commit."""
@@ -368,7 +371,8 @@ def run_git(work: Path, *arguments: str) -> tuple[process.Ending, str]:
         "LC_ALL": "C",
     }
     argv = ["git", *(part for option in GIT_OPTIONS for part in ("-c", option)), *arguments]
-    return process.capture(argv, cwd=work, env=env, limit=FETCH_SECONDS)
+    limit = LIST_SECONDS if arguments[0] == "ls-remote" else FETCH_SECONDS
+    return process.capture(argv, cwd=work, env=env, limit=limit)
 
 
 def _blobs(listing: str) -> dict[str, str]:

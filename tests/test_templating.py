@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import jinja2
 import pytest
 
 from scripts import storage, templating
+
+FILLER = Path(__file__)
 
 
 @pytest.fixture
@@ -23,7 +26,11 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def filled(*, autoescape: bool = False, finalize: Callable[[object], object] | None = None) -> str:
     """Fill in the template as a new process would."""
-    return templating.environment(autoescape=autoescape, finalize=finalize).get_template("a.jinja").render(name="<b>")
+    return (
+        templating.environment(FILLER, autoescape=autoescape, finalize=finalize)
+        .get_template("a.jinja")
+        .render(name="<b>")
+    )
 
 
 def kept() -> list[Path]:
@@ -36,15 +43,18 @@ def test_a_template_is_compiled_once(templates: Path, monkeypatch: pytest.Monkey
     assert first == filled() == "Hello <b>.\n"
 
 
-def test_what_is_kept_is_of_this_text_and_these_settings(templates: Path) -> None:
-    def shout(value: object) -> object:
-        return str(value).upper()
-
+def test_what_is_kept_is_of_this_text_these_settings_and_this_code(
+    templates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert filled() == "Hello <b>.\n"
     assert filled(autoescape=True) == "Hello &lt;b&gt;.\n"
-    assert filled(finalize=shout) == "Hello <B>.\n"
-    (templates / "a.jinja").write_text("Bye {{ name }}.\n")
-    assert filled() == "Bye <b>.\n"
+    (templates / "a.jinja").write_text("Bye {{ name }}{{ 'x' }}.\n")
+    assert filled() == "Bye <b>x.\n"
+    assert len(kept()) == 2
+    # A checkout that is brought up to date finds in the cache what older code compiled, with what that code did.
+    monkeypatch.setattr(sys.modules[__name__], "FILLER", templates / "other.py")
+    (templates / "other.py").write_text("")
+    assert filled(finalize=lambda value: str(value).upper()) == "Bye <B>X.\n"
     assert len(kept()) == 3
 
 
@@ -56,7 +66,9 @@ def replace_by_folder(place: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda place: place.write_bytes(b""),
     "cut short": lambda place: os.truncate(place, place.stat().st_size // 2),
+    "its beginning": lambda place: os.truncate(place, 60),
     "something else": lambda place: place.write_bytes(b"j2" * 100),
+    "another text": lambda place: place.write_bytes(place.read_bytes().replace(b"Hello", b"Jello")),
     "not readable": replace_by_folder,
 }
 

@@ -410,6 +410,14 @@ def test_a_tag_that_nobody_pinned_is_asked_for_again_when_all_is_to_be_fresh(
     assert "does not answer" in kept.tried[0]
 
 
+def test_another_reference_that_ends_like_the_tag_is_not_the_tag(tmp_path: Path, repository: Repository) -> None:
+    first = repository.commit({FILE: "1"}, tag="v2.10.0")
+    repository.git("update-ref", "refs/zz/refs/tags/v2.10.0", first)
+    assert fetch(tmp_path, repository.url).commit == first
+    second = repository.commit({FILE: "2"}, tag="v2.10.0")
+    assert fetch(tmp_path, repository.url, fresh=True).commit == second
+
+
 def test_two_tags_of_one_commit_and_two_sets_of_folders_keep_apart(tmp_path: Path, repository: Repository) -> None:
     repository.commit({FILE: "1", OTHER: "2"}, tag="v2.10.0")
     one, both = fetch(tmp_path, repository.url), fetch(tmp_path, repository.url, files=[FILE, OTHER])

@@ -50,7 +50,7 @@ from scripts import export as exporting
 from scripts import history as past
 from scripts import nightly as night
 from scripts import report as reporting
-from scripts.errors import Blocked, ConfigError
+from scripts.errors import Blocked, ConfigError, Interrupted
 from scripts.results import Verdict
 
 REPORTS = Path(os.environ.get("REPORTS") or ROOT / "reports")
@@ -145,6 +145,9 @@ def nightly(session: nox.Session) -> None:
     except Blocked as blocked:
         print(blocked)
         raise SystemExit(1) from None
+    except Interrupted as interrupted:
+        print(f"interrupted by {interrupted.signal_name}; the next night archives what was done by then")
+        raise SystemExit(interrupts.EXIT[interrupted.signal_name]) from None
     if news is not None:
         print(news.text, night.run_hook(options.hook, news) if options.hook else "", sep="", flush=True)
         if news.worse:

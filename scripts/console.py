@@ -83,7 +83,7 @@ class Console:
             if run.state is State.COMPLETE and not set(run.outcomes) - {"passed", "skipped", "xfailed", "flaky"}
             else "FAILED"
         )
-        mark = "HOLLOW" if run.state is State.HOLLOW else mark
+        mark = {State.HOLLOW: "HOLLOW", State.NOT_RUN: "-"}.get(run.state, mark)
         told = ", ".join(f"{number} {name}" for name, number in run.outcomes.items())
         of = "" if run.expected is None else f"/{run.expected}"
         seconds = "" if run.seconds is None else f" in {run.seconds:.1f} s"

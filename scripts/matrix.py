@@ -575,7 +575,8 @@ def _check_patches(
             elif name in torch:
                 path = _patch_path(root, torch[name], patch.file)
                 if not os.path.isfile(path):  # noqa: PTH113 (it takes every error for a no)
-                    problems.append(f"{where}.pairs: no file {path.relative_to(root)} for '{name}'")
+                    beside = path.relative_to(root)
+                    problems.append(f"{where}.pairs: no file {beside} for '{name}' beside this TOML file")
             seen.add((patch.file, name))
     return problems
 

@@ -34,7 +34,8 @@ def read(place: Path) -> list[PairResult]:
             raise _bad(place, f"is larger than {MAX_BYTES >> 20} MiB")
         data = place.read_bytes()
     except OSError as error:
-        raise _bad(place, f"can't be read: {error.strerror}") from None
+        remedy = "Name a report.json, a report.xml or a folder of results that can be read."
+        raise Blocked("bad-result", f"{place} can't be read: {error.strerror}", remedy) from None
     columns = _from_xml(place, data) if data.lstrip()[:1] == b"<" else _from_json(place, data)
     return [_judged(column) for column in columns]
 

@@ -100,6 +100,8 @@ def new_folder(target: Path) -> Iterator[Path]:
     with scratch_folder(target.parent, f".{target.name}.new-") as building:
         yield building
         remove(target)
+        # mkdtemp's 0700 would hide archived reports from the colleagues they are for.
+        building.chmod(0o755)
         building.rename(target)
 
 

@@ -254,7 +254,11 @@ MEANING = [
         "test-file[t/a.py].expected.2.9.1: no such pair; did you mean '2.9.0'?",
     ),
     ('["2.10.0"]', '["2.10"]', "patch[t/a.py].pairs: no pair '2.10'; did you mean '2.10.0'?"),
-    ('["2.10.0"]', '["2.9.0"]', "patch[t/a.py].pairs: no file patches/v2.9.0/t/a.py.patch for '2.9.0'"),
+    (
+        '["2.10.0"]',
+        '["2.9.0"]',
+        "patch[t/a.py].pairs: no file patches/v2.9.0/t/a.py.patch for '2.9.0' beside this TOML file",
+    ),
     (
         '["2.10.0"]',
         '["2.10.0", "2.10.0"]',

@@ -265,6 +265,8 @@ def test_archived_nights_do_not_change_when_the_next_one_writes(tmp_path: Path) 
 
     nights.night(with_log("first"), [NEW])
     [first] = archive.nights(nights.reports, nights.batch)
+    # A colleague, or a web server, reads it as well.
+    assert oct(first.path.stat().st_mode & 0o777) == "0o755"
     before = {path: path.read_bytes() for path in first.path.rglob("*") if path.is_file()}
     nights.night(with_log("second"), [NEW])
 

@@ -231,11 +231,31 @@ def test_an_interruption_ends_at_once_and_keeps_what_was_learnt(
     assert time.monotonic() - start < 10
     assert process.returncode not in (0, 1)
     assert "Traceback" not in output, output
+    # Nothing failed, and nothing is said to have.
+    assert "FAILED" not in output, output
     assert descendants_of(f"MARKER={tmp_path}") == []
     result = json.loads((user.latest / "2.10.0" / "result.json").read_text())
     assert result["verdict"] == "not-run"
     assert "interrupted by" in result["reason"]
     assert {case["name"]: case["outcome"] for case in result["cases"]} == {"test_a": "passed", "test_b": "not-run"}
+
+
+def test_a_night_that_is_interrupted_says_so_and_the_next_one_tells(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    text = OK.replace(
+        "def test_b(self): pass",
+        f"def test_b(self):\n        import os, time\n        os.path.exists({str(count)!r}) or time.sleep(600)",
+    )
+    user = make_user(tmp_path, **one_file(text))
+    with session(user, "-s nightly", tmp_path, until="run.py") as process:
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "interrupted by SIGINT; the next night archives what was done by then" in output
+    assert descendants_of(f"MARKER={tmp_path}") == []
+    count.touch()
+    assert "was cut short" in user.nox("-s nightly").stdout
 
 
 def test_two_sessions_of_one_pair_do_not_mix(tmp_path: Path) -> None:

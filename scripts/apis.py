@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import difflib
 import enum
-import hashlib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from . import process, replacing, storage
-from .environment import Environment
+from .environment import Environment, is_recorded
 from .matrix import Batch, Kind
 from .preflight import INSIDE, Preflight
 
@@ -161,8 +159,7 @@ def look(batch: Batch, preflight: Preflight, environment: Environment) -> ApiRep
     finds: that is told in the report.
     """
     names = [api.name for api in batch.matrix.api]
-    machine = preflight.machine
-    key = storage.digest([VERSION, environment.fingerprint, names, machine.npu_devices, machine.cann])
+    key = storage.digest([VERSION, environment.fingerprint, names, *preflight.machine.device])
     place = storage.cache_root() / "apis" / f"{key[:32]}.json"
     kept = _read(place, names)
     if kept is None:
@@ -287,19 +284,9 @@ def _compare_records(root: Path, packages: set[str]) -> tuple[set[str], dict[str
             differing[file] = "in no wheel's RECORD"
         elif file not in there:
             differing[file] = "missing"
-        elif not _is_recorded(root / file, wanted[file]):
+        elif not is_recorded(root / file, wanted[file]):
             differing[file] = "not the file that RECORD names"
     return there | wanted.keys(), differing
-
-
-def _is_recorded(path: Path, recorded: str) -> bool:
-    algorithm, _, digest = recorded.partition("=")
-    try:
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, algorithm).digest()
-    except (OSError, ValueError):
-        return False
-    return base64.urlsafe_b64encode(found).rstrip(b"=").decode() == digest
 
 
 def _step(label: str, last: ApiFacts | None, facts: ApiFacts | None) -> Step:

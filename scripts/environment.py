@@ -110,7 +110,7 @@ class _Wheel(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     url: str
     sha256: str | None
-    by_name: bool
+    by_name: bool = False
 
     @property
     def file(self) -> str:
@@ -157,6 +157,17 @@ def site_packages(venv: Path) -> Path:
     for folder in sorted(venv.glob("lib/python3*/site-packages")):
         return folder
     raise FileNotFoundError(venv)
+
+
+def is_recorded(path: Path, recorded: str) -> bool:
+    """Return whether a file has the hash that a RECORD gives for it, such as ``sha256=…``."""
+    algorithm, _, digest = recorded.partition("=")
+    try:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, algorithm).digest()
+    except (OSError, ValueError):
+        return False
+    return base64.urlsafe_b64encode(found).rstrip(b"=").decode() == digest
 
 
 # Helpers
@@ -375,17 +386,9 @@ def _check_records(venv: Path) -> None:
                 if len(row) > 1 and row[1] and not row[0].startswith(f"{record.parent.name}/")
             ]
 
-    def is_damaged(row: tuple[str, str, str]) -> bool:
-        algorithm, _, wanted = row[2].partition("=")
-        try:
-            with (root / row[1]).open("rb") as stream:
-                found = hashlib.file_digest(stream, algorithm).digest()
-        except (OSError, ValueError):
-            return True
-        return base64.urlsafe_b64encode(found).rstrip(b"=").decode() != wanted
-
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        damaged = [row for row, bad in zip(rows, executor.map(is_damaged, rows), strict=True) if bad]
+        right = executor.map(lambda row: is_recorded(root / row[1], row[2]), rows)
+        damaged = [row for row, is_right in zip(rows, right, strict=True) if not is_right]
     if damaged:
         name = damaged[0][0].partition("-")[0]
         raise Blocked(
@@ -439,32 +442,27 @@ def _wheels(lock: Mapping[str, Any], folder: Path, interpreter: Interpreter) -> 
 
     found = []
     for package in lock.get("packages", []):
-        entries = package.get("wheels") or [package["archive"]] if {"wheels", "archive"} & package.keys() else []
+        indexed = package.get("wheels", [])
+        entries = indexed or ([package["archive"]] if "archive" in package else [])
         if not entries:
             raise Blocked(
                 "no-wheel",
                 f"{package['name']} would have to be built from its source",
                 "Name a wheel of it where uv's settings name a repository or a folder.",
             )
-        # Of a find-links folder, no hash is known until uv has made its own choice.
-        by_name = all(re.match("https?:", entry.get("url", "")) and _sha256(entry) for entry in entries)
-        wheels = (
+        wheels = [
             _Wheel(
                 name=canonicalize_name(package["name"]),
                 version=package["version"],
                 # The name is the wheel's, wherever a link leads.
                 url=entry.get("url") or Path(os.path.abspath(folder / entry["path"])).as_uri(),  # noqa: PTH100
-                sha256=_sha256(entry),
-                by_name=by_name and "archive" not in package,
+                sha256=entry.get("hashes", {}).get("sha256"),
             )
             for entry in entries
-        )
-        found.append(max(wheels, key=preference))
-    return found
-
-
-def _sha256(entry: Mapping[str, Any]) -> str | None:
-    found: str | None = entry.get("hashes", {}).get("sha256")
+        ]
+        # Of a find-links folder, no hash is known until uv has made its own choice.
+        by_name = bool(indexed) and all(re.match("https?:", wheel.url) and wheel.sha256 for wheel in wheels)
+        found.append(msgspec.structs.replace(max(wheels, key=preference), by_name=by_name))
     return found
 
 

@@ -35,7 +35,7 @@ def read(place: Path) -> list[PairResult]:
         data = place.read_bytes()
     except OSError as error:
         remedy = "Name a report.json, a report.xml or a folder of results that can be read."
-        raise Blocked("bad-result", f"{place} can't be read: {error.strerror}", remedy) from None
+        raise _bad(place, f"can't be read: {error.strerror}", remedy) from None
     columns = _from_xml(place, data) if data.lstrip()[:1] == b"<" else _from_json(place, data)
     return [_judged(column) for column in columns]
 
@@ -43,8 +43,8 @@ def read(place: Path) -> list[PairResult]:
 # Helpers
 
 
-def _bad(place: Path, why: str) -> Blocked:
-    return Blocked("bad-result", f"{place} {why}", "Get the file again from the machine that wrote it.")
+def _bad(place: Path, why: str, remedy: str = "Get the file again from the machine that wrote it.") -> Blocked:
+    return Blocked("bad-result", f"{place} {why}", remedy)
 
 
 def _judged(column: PairResult) -> PairResult:

@@ -23,7 +23,7 @@ def environment(filler: Path, *, autoescape: bool, finalize: Callable[[Any], Any
 
     ``filler`` is the module that fills them in: what its filters give may be compiled in.
     """
-    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (Path(__file__), filler)]
+    code = [path.read_text(encoding="utf-8") for path in (Path(__file__), filler)]
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         bytecode_cache=_Compiled(storage.digest([jinja2.__version__, sys.version, autoescape, *code])),

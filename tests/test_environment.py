@@ -278,6 +278,13 @@ def test_a_required_wheel_can_be_named_by_its_url_or_path(pair: Bench, linked: b
         assert pair.build(test_requirements=[requirement]).reused
 
 
+def test_a_find_links_folder_that_is_gone_is_no_broken_wheel(pair: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_FIND_LINKS", str(pair.folder / "gone"))
+    with pytest.raises(Blocked) as blocked:
+        pair.build()
+    assert blocked.value.code == "index-unreachable"
+
+
 def test_what_uvs_settings_would_build_from_source_is_told(pair: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pair.folder / "source"
     source.mkdir()
